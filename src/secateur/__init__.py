@@ -1,0 +1,1 @@
+"""Second-order pruning of vision models on ordinary machines."""

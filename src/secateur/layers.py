@@ -1,0 +1,140 @@
+"""Which weights of a model can be pruned, and how each is seen as a matrix.
+
+A weight is viewed as (out, in) with the input channels last, the axis along which N:M groups run; the blocks of the
+Fisher are runs of consecutive entries of that matrix.
+"""
+
+import fnmatch
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+from .errors import InputError, nearest
+
+PRUNABLE = (nn.Linear, nn.Conv1d, nn.Conv2d)
+CHANNELS_LAST = {2: (0, 1), 3: (0, 2, 1), 4: (0, 2, 3, 1)}
+CHANNELS_BACK = {2: (0, 1), 3: (0, 2, 1), 4: (0, 3, 1, 2)}
+
+
+@dataclass(frozen=True)
+class PrunableWeight:
+    """A parameter, the modules that use it as their weight, and its view as a matrix."""
+
+    name: str
+    parameter: nn.Parameter
+    modules: tuple[nn.Module, ...]
+
+    @property
+    def size(self) -> int:
+        return self.parameter.numel()
+
+    @property
+    def kind(self) -> str:
+        module = self.modules[0]
+        depthwise = getattr(module, "groups", 1) > 1 and module.groups == module.in_channels
+        return "depthwise" if depthwise else type(module).__name__.lower()
+
+    def matrix(self, tensor: torch.Tensor | None = None) -> torch.Tensor:
+        """(out, in) with the input channels last, of the weight itself or of a tensor of its shape."""
+        tensor = self.parameter.detach() if tensor is None else tensor
+        return tensor.permute(CHANNELS_LAST[tensor.dim()]).reshape(tensor.shape[0], -1)
+
+    def from_matrix(self, matrix: torch.Tensor) -> torch.Tensor:
+        """A tensor of the weight's own shape, from what `matrix` returned (of any shape with as many entries)."""
+        shape = self.parameter.shape
+        moved = [shape[axis] for axis in CHANNELS_LAST[len(shape)]]
+        return matrix.reshape(moved).permute(CHANNELS_BACK[len(shape)]).contiguous()
+
+
+def prunable_weights(model: nn.Module) -> dict[str, PrunableWeight]:
+    """Every weight of a linear or convolution, under the first name the model gives it."""
+    users: dict[nn.Parameter, list[nn.Module]] = {}
+    names: dict[nn.Parameter, str] = {}
+    for module_name, module in model.named_modules():
+        if isinstance(module, PRUNABLE) and isinstance(module.weight, nn.Parameter):
+            users.setdefault(module.weight, []).append(module)
+            names.setdefault(module.weight, f"{module_name}.weight".removeprefix("."))
+    return {names[p]: PrunableWeight(names[p], p, tuple(modules)) for p, modules in users.items()}
+
+
+def select_layers(model: nn.Module, layers: str | Sequence[str] | None = None) -> dict[str, PrunableWeight]:
+    """The weights to prune, in the model's order.
+
+    Args:
+        layers: globs, or regular expressions after `re:`, matched against the weight's name with or without
+            ".weight"; a leading `!` takes the matches away again. None means the default rule: every linear and
+            convolution except the stem, the depthwise ones and the classifier.
+    Raises:
+        InputError: when a pattern, or all of them together, match nothing.
+    """
+    weights = prunable_weights(model)
+    if layers is None:
+        dense = kept_dense(model, weights)
+        chosen = {name for name in weights if name not in dense}
+        if not chosen:
+            raise InputError(
+                f"{type(model).__name__} has no weight to prune: the default rule keeps {sorted(dense) or 'nothing'}"
+                " dense; name the layers you want with a pattern."
+            )
+        return {name: weight for name, weight in weights.items() if name in chosen}
+    return _matching(model, weights, [layers] if isinstance(layers, str) else list(layers))
+
+
+def _matching(model: nn.Module, weights: dict[str, PrunableWeight], patterns: list[str]) -> dict[str, PrunableWeight]:
+    positive = [p for p in patterns if not p.startswith("!")]
+    chosen = set() if positive else set(select_layers(model))
+    for pattern in patterns:
+        matches = {name for name in weights if _matches(name, pattern.removeprefix("!"))}
+        if not matches:
+            raise InputError(
+                f"The pattern {pattern!r} matches no layer of {type(model).__name__}."
+                f"{nearest(pattern, weights)} `secateur layers` lists the {len(weights)} that can be pruned."
+            )
+        chosen = chosen - matches if pattern.startswith("!") else chosen | matches
+    if not chosen:
+        raise InputError(f"The patterns {patterns} leave no layer of {type(model).__name__} to prune.")
+    return {name: weight for name, weight in weights.items() if name in chosen}
+
+
+def _matches(name: str, pattern: str) -> bool:
+    names = (name, name.removesuffix(".weight"))
+    if pattern.startswith("re:"):
+        try:
+            return any(re.search(pattern[3:], n) for n in names)
+        except re.error as error:
+            raise InputError(f"{pattern!r} is no regular expression: {error}.") from None
+    return any(fnmatch.fnmatchcase(n, pattern) for n in names)
+
+
+def kept_dense(model: nn.Module, weights: dict[str, PrunableWeight]) -> dict[str, str]:
+    """Name → reason, for the weights the default rule leaves alone."""
+    dense = {name: "depthwise: a few weights per channel" for name, w in weights.items() if w.kind == "depthwise"}
+    for weight in _named_modules_weights(model, weights, _classifier_names(model)):
+        dense[weight] = "classifier: its size follows the classes"
+    for weight in _named_modules_weights(model, weights, _stem_names(model, weights)):
+        dense[weight] = "stem: few weights, all of them seen by every image"
+    return dense
+
+
+def _classifier_names(model: nn.Module) -> tuple[str, ...]:
+    """timm says which module classifies; elsewhere a last linear layer called like one does."""
+    config = getattr(model, "pretrained_cfg", None) or {}
+    names = config.get("classifier") or ("head", "fc", "classifier")
+    return (names,) if isinstance(names, str) else tuple(names)
+
+
+def _stem_names(model: nn.Module, weights: dict[str, PrunableWeight]) -> tuple[str, ...]:
+    """timm names the first convolution; elsewhere it is a convolution the model lists first."""
+    config = getattr(model, "pretrained_cfg", None) or {}
+    if names := config.get("first_conv"):
+        return (names,) if isinstance(names, str) else tuple(names)
+    first = next(iter(weights.values()), None)
+    return (first.name.removesuffix(".weight"),) if first is not None and "conv" in first.kind else ()
+
+
+def _named_modules_weights(model: nn.Module, weights: dict[str, PrunableWeight], names: tuple[str, ...]) -> list[str]:
+    inside = {id(m) for name, top in model.named_modules() if name in names for m in top.modules()}
+    return [name for name, weight in weights.items() if any(id(m) in inside for m in weight.modules)]

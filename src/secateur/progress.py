@@ -1,0 +1,17 @@
+"""Progress is a function wrapped around an iterable, so that any bar fits: rich's, tqdm's, or none."""
+
+from collections.abc import Iterable
+from typing import Protocol, TypeVar
+
+Item = TypeVar("Item")
+
+
+class Track(Protocol):
+    """Yields the items of `iterable` and shows how far it has come."""
+
+    def __call__(self, iterable: Iterable[Item], description: str, total: int | None = None) -> Iterable[Item]: ...
+
+
+def silent(iterable: Iterable[Item], description: str, total: int | None = None) -> Iterable[Item]:
+    """The default: show nothing."""
+    return iterable
