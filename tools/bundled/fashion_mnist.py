@@ -7,7 +7,8 @@ import numpy as np
 from PIL import Image
 from torch.utils.data import Dataset
 
-MEAN, STD = (0.2860,), (0.3530,)
+from secateur.bundled import LABEL_NAMES, MEAN, STD
+
 MODEL = {
     "architecture": "vit_tiny_patch16_224",
     "num_classes": 10,
@@ -20,9 +21,7 @@ MODEL = {
         "input_size": [1, 28, 28], "fixed_input_size": True, "interpolation": "bilinear", "crop_pct": 1.0,
         "crop_mode": "center", "mean": MEAN, "std": STD, "num_classes": 10, "first_conv": "patch_embed.proj",
         "classifier": "head", "license": "apache-2.0",
-        "label_names": [
-            "t-shirt", "trouser", "pullover", "dress", "coat", "sandal", "shirt", "sneaker", "bag", "ankle boot",
-        ],
+        "label_names": LABEL_NAMES,
     },
 }  # fmt: skip
 

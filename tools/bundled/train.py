@@ -15,13 +15,15 @@ from pathlib import Path
 
 import timm
 import torch
-from fashion_mnist import MEAN, MODEL, STD, FashionMnist
+from fashion_mnist import MODEL, FashionMnist
 from safetensors.torch import save_file
 from timm.data import Mixup, create_transform
 from timm.loss import SoftTargetCrossEntropy
 from timm.optim import create_optimizer_v2
 from timm.scheduler import CosineLRScheduler
 from timm.utils import ModelEmaV3, random_seed
+
+from secateur.bundled import MEAN, STD, TRAIN_TRANSFORM, VALIDATION_TRANSFORM
 
 
 def parse_args():
@@ -37,20 +39,19 @@ def parse_args():
     return parser.parse_args()
 
 
-def train_transform():
-    return create_transform(
-        input_size=(1, 28, 28), is_training=True, scale=(0.7, 1.0), ratio=(0.85, 1.18), hflip=0.5, color_jitter=None,
-        re_prob=0.25, re_mode="const", interpolation="bilinear", mean=MEAN, std=STD,
-    )  # fmt: skip
+def transform(is_training):
+    arguments = TRAIN_TRANSFORM if is_training else VALIDATION_TRANSFORM
+    return create_transform(input_size=(1, 28, 28), is_training=is_training, mean=MEAN, std=STD, **arguments)
 
 
 def loaders(args):
-    test_transform = create_transform(
-        input_size=(1, 28, 28), is_training=False, crop_pct=1.0, interpolation="bilinear", mean=MEAN, std=STD
-    )
-    common = dict(num_workers=args.workers, persistent_workers=args.workers > 0, pin_memory=torch.cuda.is_available())
-    train = FashionMnist(args.data_dir, "train", train_transform())
-    test = FashionMnist(args.data_dir, "t10k", test_transform)
+    common = {
+        "num_workers": args.workers,
+        "persistent_workers": args.workers > 0,
+        "pin_memory": torch.cuda.is_available(),
+    }
+    train = FashionMnist(args.data_dir, "train", transform(is_training=True))
+    test = FashionMnist(args.data_dir, "t10k", transform(is_training=False))
     generator = torch.Generator().manual_seed(args.seed)
     return (
         torch.utils.data.DataLoader(
@@ -72,7 +73,8 @@ def main():
     random_seed(args.seed)
     device = "cuda" if torch.cuda.is_available() else "cpu"
     where = torch.cuda.get_device_name() if device == "cuda" else platform.processor()
-    print(f"torch {torch.__version__}, timm {timm.__version__}, {where}, {vars(args)}", flush=True)
+    settings = {name: value for name, value in vars(args).items() if not isinstance(value, Path)}
+    print(f"torch {torch.__version__}, timm {timm.__version__}, {where}, {settings}", flush=True)
 
     model = timm.create_model(MODEL["architecture"], drop_path_rate=0.05, **MODEL["model_args"]).to(device)
     average = ModelEmaV3(model, decay=0.999)
