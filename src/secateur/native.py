@@ -1,0 +1,145 @@
+"""The compiled kernels of csrc/ on torch tensors: each works on one Fisher block at a time, in cache.
+
+Every function here has a plain torch twin elsewhere; this module says whether the extension is there (`available`,
+`describe`) and whether given tensors can use it (`usable`). Tensors are shared, not copied, unless they are strided.
+Only the lower triangles of Fisher blocks are read. `SECATEUR_NATIVE=0` switches the extension off, and
+`SECATEUR_ISA=portable|avx2|avx512` chooses its instruction set.
+"""
+
+import functools
+import importlib
+import math
+import os
+from types import ModuleType
+from typing import Any
+
+import torch
+from torch import Tensor
+
+_FLOATS = (torch.float32, torch.float64)
+
+
+@functools.cache
+def _load() -> tuple[ModuleType | None, str | None]:
+    """The extension, or None and the reason."""
+    if os.environ.get("SECATEUR_NATIVE") == "0":
+        return None, "switched off by SECATEUR_NATIVE=0"
+    try:
+        return importlib.import_module("secateur._core"), None
+    except ModuleNotFoundError:
+        return None, "not built; reinstall secateur with a C++ compiler on the machine"
+    except ImportError as error:
+        return None, str(error)
+
+
+def available() -> bool:
+    """Whether the compiled kernels can be used in this process."""
+    return _load()[0] is not None
+
+
+def describe() -> dict[str, Any]:
+    """What is known about the extension: present, isa in use, isas supported, and the reason when it is absent."""
+    core, reason = _load()
+    return {
+        "present": core is not None,
+        "isa": core.isa() if core else None,
+        "isas": core.isas() if core else [],
+        "reason": reason,
+    }
+
+
+def usable(*tensors: Tensor) -> bool:
+    """Whether the kernels are there and can take these: on the CPU, all floating ones float32 or all float64."""
+    floating = {t.dtype for t in tensors if t.dtype != torch.bool}
+    on_cpu = all(t.device.type == "cpu" and t.layout == torch.strided for t in tensors)
+    return available() and on_cpu and len(floating) <= 1 and floating <= set(_FLOATS)
+
+
+def cap_scores(weight: Tensor, keep: Tensor, fisher: Tensor, damping: float) -> tuple[Tensor, Tensor]:
+    """Loss increase when each kept weight leaves, in CAP's greedy order; dropped weights score -inf.
+
+    Args:
+        weight: (blocks, size). Dropped weights that are not zero yet are removed first, jointly.
+        keep: (blocks, size), True where a weight can still be removed.
+        fisher: (blocks, size, size), lower triangles.
+        damping: λ, added to the diagonals.
+
+    Returns:
+        scores (blocks, size), and the λ (blocks,) float64 it took to factor each block: NaN, with a block of NaN,
+        where the numbers were not finite.
+    """
+    return _solve("cap_scores", weight, keep, fisher, damping)
+
+
+def inverse_diagonal(keep: Tensor, fisher: Tensor, damping: float) -> tuple[Tensor, Tensor]:
+    """diag((F_KK + λI)⁻¹), zero where dropped, and the λ used; shapes as in `cap_scores`."""
+    return _solve("inverse_diagonal", None, keep, fisher, damping)
+
+
+def solve_kept(rhs: Tensor, keep: Tensor, fisher: Tensor, damping: float) -> tuple[Tensor, Tensor]:
+    """(F_KK + λI)⁻¹ rhs_K, zero where dropped, and the λ used; shapes as in `cap_scores`."""
+    return _solve("solve_kept", rhs, keep, fisher, damping)
+
+
+def compensate(weight: Tensor, keep: Tensor, fisher: Tensor, damping: float) -> tuple[Tensor, Tensor]:
+    """The joint OBS update w_K = (F_KK + λI)⁻¹ ((F + λI) w)_K, zero where dropped, and the λ used.
+
+    Weights stay as they are, to the last bit, in blocks whose dropped weights are all zero already.
+    """
+    return _solve("compensate", weight, keep, fisher, damping)
+
+
+def accumulate(fisher: Tensor, gradients: Tensor) -> Tensor:
+    """Add GᵀG to the lower triangle of each block, in place.
+
+    Args:
+        fisher: (blocks, size, size) float32, contiguous.
+        gradients: (samples, blocks * size) float32.
+    """
+    _require(fisher.dim() == 3 and fisher.shape[1] == fisher.shape[2], "(blocks, size, size)", fisher=fisher)
+    _require(fisher.is_contiguous(), "contiguous memory, because it is changed in place", fisher=fisher)
+    fits = gradients.dim() == 2 and gradients.shape[1] == fisher.shape[0] * fisher.shape[1]
+    _require(fits, "(samples, blocks * size) beside (blocks, size, size)", gradients=gradients, fisher=fisher)
+    _require(fisher.dtype == gradients.dtype == torch.float32, "float32", gradients=gradients, fisher=fisher)
+    _core(fisher, gradients).accumulate(_array(fisher), _array(gradients), torch.get_num_threads())
+    return fisher
+
+
+def _solve(kernel: str, values: Tensor | None, keep: Tensor, fisher: Tensor, damping: float) -> tuple[Tensor, Tensor]:
+    """Check, allocate, run: every kernel but `accumulate` is one block of numbers in, one out."""
+    inputs = [] if values is None else [values]
+    _require(keep.dim() == 2 and keep.dtype == torch.bool, "(blocks, size) of bool", keep=keep)
+    _require(fisher.shape == (*keep.shape, keep.shape[1]), "(blocks, size, size)", fisher=fisher, keep=keep)
+    _require(fisher.dtype in _FLOATS, "float32 or float64", fisher=fisher)
+    for given in inputs:
+        _require(given.shape == keep.shape, "one number for each entry of keep", values=given, keep=keep)
+        _require(given.dtype == fisher.dtype, "one dtype for numbers and Fisher blocks", values=given, fisher=fisher)
+    if not (math.isfinite(damping) and damping >= 0):
+        raise ValueError(f"{kernel} needs a finite damping of at least 0, not {damping}.")
+    core = _core(*inputs, keep, fisher)
+    output = torch.empty(keep.shape, dtype=fisher.dtype)
+    used = torch.empty(len(keep), dtype=torch.float64)
+    arrays = [_array(t) for t in (*inputs, keep, fisher)]
+    getattr(core, kernel)(*arrays, float(damping), _array(output), _array(used), torch.get_num_threads())
+    return output, used
+
+
+def _core(*tensors: Tensor) -> ModuleType:
+    core, reason = _load()
+    if core is None:
+        raise RuntimeError(f"The compiled kernels are not available: {reason}.")
+    for tensor in tensors:
+        if tensor.device.type != "cpu":
+            raise ValueError(f"The compiled kernels work on the CPU; a tensor is on {tensor.device}.")
+    return core
+
+
+def _array(tensor: Tensor) -> Any:
+    """The numpy view of a tensor's memory; of a copy, if it is strided."""
+    return tensor.detach().contiguous().numpy()
+
+
+def _require(fits: bool, wanted: str, **tensors: Tensor) -> None:
+    if not fits:
+        given = ", ".join(f"{name} {tuple(t.shape)} {t.dtype}" for name, t in tensors.items())
+        raise ValueError(f"The kernel needs {wanted}; given: {given}.")

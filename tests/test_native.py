@@ -1,0 +1,280 @@
+"""The compiled kernels against dense float64 truths, written as plainly as their definitions.
+
+The upper triangles of all blocks hold NaN here: no kernel may read them.
+"""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from secateur import native
+
+pytestmark = pytest.mark.skipif(not native.available(), reason=f"no compiled kernels: {native.describe()['reason']}")
+
+SIZES = [1, 2, 3, 7, 8, 16, 17, 31, 64, 100, 192, 257]
+KEPT = [0.0, 0.1, 0.5, 0.9, 1.0]
+DTYPES = {torch.float32: 2e-6, torch.float64: 1e-9}  # the relative error allowed
+KERNELS = ["cap_scores", "inverse_diagonal", "solve_kept", "compensate"]
+
+
+@pytest.fixture(autouse=True)
+def _restore_threads():
+    threads = torch.get_num_threads()
+    yield
+    torch.set_num_threads(threads)
+
+
+def random_problem(size, kept=0.5, dtype=torch.float64, condition=1e4, blocks=3, seed=0):
+    """weight, keep, fisher with eigenvalues spread over `condition`; dropped weights are not zero."""
+    rng = np.random.default_rng([seed, size])
+    basis = np.linalg.qr(rng.normal(size=(blocks, size, size)))[0]
+    fisher = torch.tensor((basis * np.geomspace(1, 1 / condition, size)) @ basis.transpose(0, 2, 1))
+    keep = torch.tensor(rng.random((blocks, size)) < kept)
+    return torch.tensor(rng.normal(size=(blocks, size))).to(dtype), keep, lower_only(fisher.to(dtype))
+
+
+def lower_only(fisher):
+    above = torch.ones(fisher.shape[-2:], dtype=torch.bool).triu(1)
+    return fisher.masked_fill(above, float("nan"))
+
+
+def dense(fisher, damping):
+    lower = np.tril(fisher.double().numpy())
+    return lower + np.tril(lower, -1).T + float(damping) * np.eye(len(lower))
+
+
+def joint(weight, keep, system):
+    """w_K = A⁻¹ ((F + λI) w)_K, and zero elsewhere."""
+    result = np.zeros(len(weight))
+    if keep.any():
+        result[keep] = np.linalg.solve(system[np.ix_(keep, keep)], (system @ weight)[keep])
+    return result
+
+
+def loss_increase(weight, keep, system):
+    change = joint(weight, keep, system) - weight
+    return 0.5 * change @ system @ change
+
+
+def greedy_scores(weight, keep, system):
+    """CAP from its definition: every removal starts from the original weights and a fresh inverse."""
+    scores, alive = np.full(len(weight), -np.inf), keep.copy()
+    running = loss_increase(weight, keep, system) if (weight[~keep] != 0).any() else 0.0
+    while alive.any():
+        index, inverse = np.flatnonzero(alive), np.linalg.inv(system[np.ix_(alive, alive)])
+        costs = (inverse @ (system @ weight)[alive]) ** 2 / (2 * np.diag(inverse))  # of the joint solution so far
+        running += costs.min()
+        scores[index[costs.argmin()]] = running
+        alive[index[costs.argmin()]] = False
+    return scores
+
+
+def inverse_diagonal(weight, keep, system):
+    result = np.zeros(len(weight))
+    result[keep] = np.diag(np.linalg.inv(system[np.ix_(keep, keep)]))
+    return result
+
+
+def solve_kept(weight, keep, system):
+    result = np.zeros(len(weight))
+    result[keep] = np.linalg.solve(system[np.ix_(keep, keep)], weight[keep])
+    return result
+
+
+TRUTHS = dict(zip(KERNELS, [greedy_scores, inverse_diagonal, solve_kept, joint], strict=True))
+
+
+def run(kernel, weight, keep, fisher, damping):
+    values = () if kernel == "inverse_diagonal" else (weight,)
+    return getattr(native, kernel)(*values, keep, fisher, damping)
+
+
+def assert_matches_truth(kernel, weight, keep, fisher, damping, rtol):
+    output, used = run(kernel, weight, keep, fisher, damping)
+    for b in range(len(keep)):
+        system = dense(fisher[b], used[b])
+        truth = TRUTHS[kernel](weight[b].double().numpy(), keep[b].numpy(), system)
+        scale = np.abs(truth[np.isfinite(truth)]).max(initial=1e-300)
+        np.testing.assert_allclose(output[b].double().numpy(), truth, rtol=rtol, atol=rtol * scale)
+    return used
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_a_kernel_agrees_with_its_definition(kernel, size):
+    for kept in KEPT if size < 100 else [0.5]:
+        for dtype, rtol in DTYPES.items():
+            problem = random_problem(size, kept, dtype, blocks=3 if size < 64 else 1)
+            used = assert_matches_truth(kernel, *problem, 1e-3, rtol)
+            assert used.eq(1e-3).all()
+
+
+@pytest.mark.parametrize("damping", [0.0, 1e-10, 1e-6, 1e-2, 1.0, 1e2])
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_ill_conditioned_blocks_agree_as_far_as_float64_allows(kernel, damping):
+    problem = random_problem(31, 0.8, condition=1e10)
+    used = assert_matches_truth(kernel, *problem, damping, rtol=1e-4 if damping < 1e-6 else 1e-8)
+    assert used.eq(damping).all()
+
+
+@pytest.mark.parametrize(("size", "condition"), [(31, 1e10), (100, 1e8), (192, 1e4)])
+def test_a_cap_score_is_the_loss_increase_of_all_weights_removed_so_far(size, condition):
+    weight, keep, fisher = random_problem(size, 0.7, condition=condition, blocks=1)
+    scores = native.cap_scores(weight, keep, fisher, 1e-10)[0][0]
+    alive, system = keep[0].numpy().copy(), dense(fisher[0], 1e-10)
+    for step, q in enumerate(scores.argsort(stable=True)[(~keep).sum() :].numpy()):
+        alive[q] = False
+        if step % 4 == 0:
+            np.testing.assert_allclose(scores[q], loss_increase(weight[0].numpy(), alive, system), rtol=1e-4)
+
+
+def test_equal_costs_leave_in_the_order_of_their_index():
+    eye, keep = torch.eye(70)[None], torch.ones(1, 70, dtype=torch.bool)
+    scores, _ = native.cap_scores(torch.full((1, 70), 2.0), keep, eye, 0.0)
+    torch.testing.assert_close(scores[0], 2.0 * torch.arange(1, 71))
+
+
+def test_zero_weights_leave_first_and_cost_nothing():
+    weight, keep, fisher = random_problem(40, 1.0)
+    weight[:, ::3] = 0.0
+    scores, _ = native.cap_scores(weight, keep, fisher, 1e-3)
+    assert scores[:, ::3].eq(0).all() and scores[weight != 0].gt(0).all()
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_compensation_returns_the_weights_to_the_last_bit_when_nothing_new_is_dropped(dtype):
+    weight, keep, fisher = random_problem(64, 0.5, dtype)
+    everything = torch.ones_like(keep)
+    assert native.compensate(weight, everything, fisher, 1e-3)[0].equal(weight)
+    assert native.compensate(weight * keep, keep, fisher, 1e-3)[0].equal(weight * keep)
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("damping", [0.0, 1e-30, 1e-10])
+def test_zero_blocks_succeed(kernel, damping):
+    weight, keep, fisher = random_problem(20)
+    used = assert_matches_truth(kernel, weight, keep, lower_only(0 * fisher.nan_to_num()), damping, rtol=1e-9)
+    assert used.eq(damping or 1e-20).all()
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize(("samples", "size"), [(1, 8), (3, 31), (20, 64)])
+def test_singular_blocks_are_damped_by_a_part_of_their_mean_diagonal(kernel, samples, size):
+    gradients = torch.randn(samples, size, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    fisher, keep = (gradients.T @ gradients)[None], torch.ones(1, size, dtype=torch.bool)
+    keep[0, 0] = False
+    weight = random_problem(size, blocks=1)[0]
+    used = assert_matches_truth(kernel, weight, keep, lower_only(fisher), 0.0, rtol=1e-4)
+    torch.testing.assert_close(used[0], 1e-8 * fisher[0].diagonal()[1:].mean())
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
+@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("at", [(5, 5), (5, 2), (16, 0)])
+def test_a_block_that_is_not_finite_is_reported_and_leaves_the_others_alone(kernel, bad, at):
+    weight, keep, fisher = random_problem(17, 1.0)
+    keep[:, 9] = False
+    clean, _ = run(kernel, weight, keep, fisher, 1e-3)
+    fisher[1][at] = bad
+    output, used = run(kernel, weight, keep, fisher, 1e-3)
+    assert used.isnan().tolist() == [False, True, False]
+    assert output[1].isnan().all() and output[::2].equal(clean[::2])
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_rows_of_weights_dropped_before_take_no_part(kernel):
+    weight, keep, fisher = random_problem(17)
+    clean = run(kernel, weight * keep, keep, fisher, 1e-3)
+    fisher[~(keep[:, :, None] & keep[:, None, :])] = float("nan")
+    changed = run(kernel, weight * keep, keep, fisher, 1e-3)
+    assert all(a.equal(b) for a, b in zip(clean, changed, strict=True))
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("samples", [1, 5, 300])
+def test_accumulate_adds_the_lower_triangle_and_nothing_else(size, samples):
+    generator = torch.Generator().manual_seed(size)
+    gradients = torch.randn(samples, 3 * size, generator=generator)
+    fisher = torch.randn(3, size, size, generator=generator)
+    split = gradients.double().view(samples, 3, size)
+    truth = fisher + torch.einsum("sbi,sbj->bij", split, split).tril()
+    result = native.accumulate(fisher.clone(), gradients)
+    assert result.triu(1).equal(fisher.triu(1))
+    torch.testing.assert_close(result.double(), truth, rtol=1e-5, atol=1e-5 * samples)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_results_are_the_same_for_any_number_of_threads(dtype):
+    weight, keep, fisher = random_problem(33, 0.6, dtype, blocks=50)
+    gradients = torch.randn(40, 50 * 33, generator=torch.Generator().manual_seed(0))
+    results = []
+    for threads in (1, 2, 7):
+        torch.set_num_threads(threads)
+        outputs = [run(kernel, weight, keep, fisher, 1e-9) for kernel in KERNELS]
+        results.append([*sum(outputs, ()), native.accumulate(torch.zeros(50, 33, 33), gradients)])
+    assert all(a.equal(b) for other in results[1:] for a, b in zip(results[0], other, strict=True))
+
+
+def test_strided_tensors_and_parameters_are_taken():
+    weight, keep, fisher = random_problem(12)
+    strided = torch.nn.Parameter(weight.T.contiguous()).T
+    assert native.cap_scores(strided, keep, fisher, 1e-3)[0].equal(native.cap_scores(weight, keep, fisher, 1e-3)[0])
+
+
+W, K, F = torch.ones(2, 4), torch.ones(2, 4, dtype=torch.bool), torch.ones(2, 4, 4)
+MISTAKES = {
+    r"keep \(2, 4\) torch.float32": lambda: native.cap_scores(W, W, F, 0.1),
+    r"given: fisher \(2, 4, 3\)": lambda: native.inverse_diagonal(K, F[..., :3], 0.1),
+    r"values \(2, 3\)": lambda: native.solve_kept(W[:, :3], K, F, 0.1),
+    "one dtype": lambda: native.compensate(W.double(), K, F, 0.1),
+    "float32 or float64; given: fisher": lambda: native.compensate(W.half(), K, F.half(), 0.1),
+    "damping of at least 0, not -1": lambda: native.cap_scores(W, K, F, -1.0),
+    "damping of at least 0, not nan": lambda: native.cap_scores(W, K, F, float("nan")),
+    "on meta": lambda: native.cap_scores(W.to("meta"), K, F, 0.1),
+    r"gradients \(3, 7\)": lambda: native.accumulate(F, torch.ones(3, 7)),
+    "contiguous": lambda: native.accumulate(F.transpose(1, 2), torch.ones(3, 8)),
+    "needs float32": lambda: native.accumulate(F.double(), torch.ones(3, 8)),
+    r"\(blocks, size, size\); given: fisher \(2, 4\)": lambda: native.accumulate(W, torch.ones(3, 8)),
+}
+
+
+@pytest.mark.parametrize("message", MISTAKES)
+def test_a_mistake_is_named_before_the_work_starts(message):
+    with pytest.raises(ValueError, match=message):
+        MISTAKES[message]()
+
+
+def test_usable_asks_for_one_float_type_on_the_cpu():
+    assert native.usable(W, K, F) and native.usable(W.double(), K)
+    assert not native.usable(W, F.double()) and not native.usable(W.half()) and not native.usable(W.to("meta"))
+
+
+@pytest.mark.parametrize("isa", [isa for isa in native.describe()["isas"] if isa != native.describe()["isa"]])
+def test_every_other_instruction_set_of_this_machine_agrees_too(isa):
+    comparisons = "(agrees_with and not 192) or singular or not_finite or lower_triangle or number_of_threads"
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", __file__, "-k", comparisons]
+    done = in_subprocess(command, SECATEUR_ISA=isa, OPENBLAS_NUM_THREADS="1")
+    assert done.returncode == 0 and " passed" in done.stdout, done.stdout
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "reason"),
+    [
+        ("SECATEUR_ISA", "mmx", "SECATEUR_ISA=mmx cannot run here; choose from portable"),
+        ("SECATEUR_NATIVE", "0", "off"),
+    ],
+)
+def test_an_extension_that_cannot_be_used_says_why(variable, value, reason):
+    code = "from secateur import native; print(native.available(), native.usable(), native.describe()['reason'])"
+    done = in_subprocess([sys.executable, "-c", code], **{variable: value})
+    assert done.stdout.startswith("False False") and reason in done.stdout
+
+
+def in_subprocess(command, **environment):
+    root = Path(__file__).parent.parent
+    return subprocess.run(command, env=os.environ | environment, cwd=root, capture_output=True, text=True)
