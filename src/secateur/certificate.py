@@ -1,0 +1,162 @@
+"""The certificate of a run directory: the zeros are counted again, from the files, without building the model.
+
+Weights, masks and manifest are three accounts of the same zeros; any difference between them, a file that is damaged or
+not the one that was saved, and a weight that is not a number, is a problem. Time: one reading of every file.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+
+from .checkpoint import FILES, FLOATS, MANIFEST, MASKS, MODEL, is_sealed, load_masks, read_manifest
+from .errors import InputError
+from .tensor_files import describe_file, read_tensors
+
+Read = TypeVar("Read")
+
+
+@dataclass(frozen=True)
+class Certificate:
+    """What was counted in a run directory, and every sentence that speaks against it."""
+
+    zeros: int
+    total: int
+    sparsity: float
+    pattern: str
+    ok: bool
+    layers: list[dict[str, Any]]
+    problems: list[str]
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values under the fields' names."""
+        return asdict(self)
+
+
+def inspect(folder: str | Path) -> Certificate:
+    """Count the zeros of a run directory again and compare them with its masks and its manifest.
+
+    Returns:
+        The certificate; `ok` is False, and `problems` says why, whenever anything differs or cannot be read.
+    Raises:
+        InputError: when the folder has no secateur.json.
+    """
+    folder = Path(folder)
+    if not (folder / MANIFEST).is_file():
+        raise InputError(f"{folder} is no run directory: it should hold {MANIFEST}, {', '.join(FILES)}.")
+    return _certify(folder)
+
+
+def inspect_all(folder: str | Path) -> dict[str, Certificate]:
+    """The certificates of a run directory, or of those beneath (FOLDER/NAME, FOLDER/checkpoints/NAME).
+
+    Returns:
+        Path below `folder` ("." for the folder itself) → certificate.
+    Raises:
+        InputError: when there is none.
+    """
+    folder = Path(folder)
+    if (folder / MANIFEST).is_file():
+        return {".": _certify(folder)}
+    found = [f for pattern in ("*", "checkpoints/*") for f in folder.glob(pattern) if not f.name.startswith(".")]
+    found = [f for f in found if any((f / name).is_file() for name in (MANIFEST, MASKS))]
+    if not found:
+        raise InputError(f"{folder} holds no run directory: one has {MANIFEST}, {', '.join(FILES)}.")
+    return {f.relative_to(folder).as_posix(): _certify(f) for f in sorted(found)}
+
+
+def _certify(folder: Path) -> Certificate:
+    problems: list[str] = []
+    manifest = _unless_unreadable(read_manifest, folder, problems) or {}
+    if manifest and not is_sealed(folder):
+        problems.append(f"{MANIFEST} was changed after it was written: its own SHA-256 differs.")
+    for name in FILES if manifest else ():
+        problems += _file_problems(folder / name, manifest["files"][name])
+    weights = _unless_unreadable(read_tensors, folder / MODEL, problems)
+    masks = _unless_unreadable(load_masks, folder, problems)
+    layers: list[dict[str, Any]] = []
+    if weights is not None:
+        names = dict.fromkeys((*(masks or ()), *(layer["name"] for layer in manifest.get("layers", ()))))
+        counted = {name for name in names if name in weights and weights[name].dtype in FLOATS}
+        layers = [_count(name, weights[name]) for name in names if name in counted]
+        problems += [
+            f"{name}: {MODEL} has no floating-point weight of this name." for name in names if name not in counted
+        ]
+        problems += [p for layer in layers for p in _mask_problems(layer, weights[layer["name"]], masks, manifest)]
+        problems += [p for name, weight in weights.items() for p in _value_problems(name, weight)]
+    zeros, total = (sum(layer[key] for layer in layers) for key in ("zeros", "total"))
+    problems += _count_problems(manifest, layers, zeros, total) if manifest else []
+    problems = list(dict.fromkeys(problems))
+    pattern = str(manifest.get("pattern", "unknown"))[:40]
+    return Certificate(zeros, total, zeros / total if total else 0.0, pattern, not problems, layers, problems)
+
+
+def _file_problems(path: Path, recorded: dict[str, Any]) -> Iterator[str]:
+    try:
+        found = describe_file(path)
+    except InputError as error:
+        yield str(error)
+        return
+    if found["bytes"] != recorded.get("bytes"):
+        yield f"{path.name} has {found['bytes']} bytes, {MANIFEST} says {recorded.get('bytes')}."
+    if found["sha256"] != recorded.get("sha256"):
+        yield f"{path.name} is not the file that was saved: its SHA-256 differs."
+
+
+def _count(name: str, weight: torch.Tensor) -> dict[str, Any]:
+    """One row of the certificate."""
+    return {"name": name, "zeros": int((weight == 0).sum()), "total": weight.numel()}
+
+
+def _value_problems(name: str, weight: torch.Tensor) -> Iterator[str]:
+    if weight.dtype in FLOATS and (broken := int((~weight.isfinite()).sum())):
+        yield f"{name}: {broken} weights are NaN or infinite."
+
+
+def _mask_problems(layer: dict, weight: torch.Tensor, masks: dict | None, manifest: dict) -> Iterator[str]:
+    """How one layer's weight and mask differ; nothing where the masks could not be read, which is told already."""
+    if masks is None:
+        return
+    name = layer["name"]
+    if name not in masks:
+        yield f"{name}: {MASKS} has no mask for this layer, {MANIFEST} lists it."
+    elif masks[name].shape != weight.shape:
+        yield f"{name}: the mask has shape {list(masks[name].shape)}, the weight {list(weight.shape)}."
+    else:
+        mask = masks[name]
+        if left := int((weight[~mask] != 0).sum()):
+            yield f"{name}: {left} weights that the mask drops are not zero."
+        recorded = [row.get("kept_zeros") for row in manifest.get("layers", ()) if row["name"] == name]
+        if recorded and recorded[0] != (kept_zeros := int((weight[mask] == 0).sum())):
+            yield f"{name}: {kept_zeros} weights that the mask keeps are zero, {MANIFEST} says {recorded[0]!r:.40}."
+
+
+def _count_problems(manifest: dict[str, Any], layers: list[dict], zeros: int, total: int) -> Iterator[str]:
+    recorded = {row["name"]: (row["zeros"], row["total"]) for row in manifest["layers"]}
+    if len(recorded) != len(manifest["layers"]):
+        yield f"{MANIFEST} lists a layer twice."
+    for name, *counted in (layer.values() for layer in layers):
+        if name not in recorded:
+            yield f"{name}: {MANIFEST} does not list this layer, {MASKS} does."
+        elif tuple(counted) != recorded[name]:
+            yield f"{name}: {_of(*counted)} weights are zero, {MANIFEST} says {_of(*recorded[name])}."
+    if (zeros, total) != (manifest["zeros"], manifest["total"]):
+        yield f"{_of(zeros, total)} weights are zero, {MANIFEST} says {_of(manifest['zeros'], manifest['total'])}."
+    if manifest.get("sparsity") != (zeros / total if total else 0.0):
+        yield f"The sparsity is {zeros / max(total, 1)}, {MANIFEST} says {manifest.get('sparsity')!r:.40}."
+    if manifest.get("pattern") != "unstructured":
+        yield f"The pattern {manifest.get('pattern')!r:.40} is none that can be checked."
+
+
+def _of(zeros: int, total: int) -> str:
+    return f"{zeros} of {total}"
+
+
+def _unless_unreadable(read: Callable[[Path], Read], path: Path, problems: list[str]) -> Read | None:
+    try:
+        return read(path)
+    except InputError as error:
+        problems.append(str(error))
+        return None

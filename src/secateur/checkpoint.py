@@ -1,0 +1,228 @@
+"""Run directories: a pruned model that opens in plain timm, its masks, and a manifest that can be checked.
+
+    model.safetensors   the whole state dict, zeros and all      config.json     what timm's `local-dir:` reads
+    masks.safetensors   one bit per weight                       secateur.json   how it was made, counts, hashes
+
+Nothing is ever pickled, and nothing read is trusted.
+"""
+
+import hashlib
+import json
+import platform
+from collections.abc import Mapping
+from datetime import datetime, timezone
+from importlib import metadata
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+from torch import nn
+
+from .errors import InputError, nearest
+from .files import check_output, new_folder, write_atomically
+from .strict_json import json_bytes, read_json
+from .tensor_files import describe_file, pack_mask, read_metadata, read_tensors, unpack_mask, write_tensors
+from .timm_config import CONFIG, build, model_name, write_config
+
+FORMAT = 1
+MODEL, MASKS, MANIFEST = "model.safetensors", "masks.safetensors", "secateur.json"
+FILES = (MODEL, CONFIG, MASKS)
+FLOATS = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
+NO_SEAL = "0" * 64
+Masks = Mapping[str, torch.Tensor]
+
+
+class Pruned(Protocol):
+    """A result of pruning, which knows its masks."""
+
+    @property
+    def masks(self) -> Masks: ...
+
+
+def save(
+    model: nn.Module,
+    masks: Masks | Pruned,
+    folder: str | Path,
+    manifest: Mapping[str, Any] | None = None,
+    overwrite: bool = False,
+) -> None:
+    """Write a run directory; it appears complete or not at all.
+
+    Args:
+        masks: weight name → boolean tensor of the weight's shape, True where kept; or an object with such `.masks`,
+            whose `.manifest()`, if there is one, joins `manifest`.
+        manifest: how the model was made (method, options, data, seed, ...); kept under "run" in secateur.json.
+        overwrite: replace a folder that secateur wrote.
+    Raises:
+        InputError: when `folder` cannot be written, or a mask and its weight disagree.
+    """
+    check_output(folder, overwrite)
+    run = {**getattr(masks, "manifest", dict)(), **(manifest or {})}
+    kept: Masks = masks if isinstance(masks, Mapping) else masks.masks
+    kept = {name: mask.detach().cpu() for name, mask in kept.items()}
+    state = _separate(model)
+    layers = [_layer(name, mask, state) for name, mask in kept.items()]
+    json_bytes(run)  # refuses what JSON cannot say before anything is written
+    needed = sum(t.numel() * t.element_size() for t in state.values()) + sum(m.numel() // 8 for m in kept.values())
+    with new_folder(folder, overwrite, needed) as new:
+        write_tensors(state, new / MODEL, {"format": "pt"})
+        shapes = {name: list(mask.shape) for name, mask in kept.items()}
+        packed = {name: pack_mask(mask) for name, mask in kept.items()}
+        write_tensors(packed, new / MASKS, {"format": "pt", "shapes": json.dumps(shapes)})
+        kind = write_config(model, new)
+        zeros, total = (sum(layer[key] for layer in layers) for key in ("zeros", "total"))
+        record = {
+            "format": FORMAT,
+            "created": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+            "model": {
+                "kind": kind,
+                "name": model_name(model),
+                "parameters": sum(p.numel() for p in model.parameters()),
+            },
+            "pattern": "unstructured",
+            "zeros": zeros,
+            "total": total,
+            "sparsity": zeros / total if total else 0.0,
+            "layers": layers,
+            "run": run,
+            "versions": {n: _version(n) for n in ("secateur", "torch", "timm")} | {"python": platform.python_version()},
+            "files": {name: describe_file(new / name) for name in FILES},
+        }
+        write_manifest(new, record)
+
+
+def load(folder: str | Path, model: nn.Module | None = None) -> tuple[nn.Module, dict[str, torch.Tensor]]:
+    """The model of a run directory, in evaluation mode and the dtypes it was saved in, and its masks.
+
+    Args:
+        model: gets the weights, strictly; needed when the saved model is not one of timm's.
+    Raises:
+        InputError: when a file is missing, damaged or not the one that was saved, or does not fit `model`.
+    """
+    folder = Path(folder)
+    manifest = read_manifest(folder)
+    if not is_sealed(folder):
+        raise InputError(f"{folder / MANIFEST} was changed after it was written: its own SHA-256 differs.")
+    for name in FILES:
+        if describe_file(folder / name) != manifest["files"][name]:
+            raise InputError(f"{folder / name} is not the file that was saved: its size or SHA-256 differs.")
+    state, masks = read_tensors(folder / MODEL), load_masks(folder)
+    for name, mask in masks.items():
+        _layer(name, mask, state)
+    model = build(folder) if model is None else model
+    _fill_(model, state, folder / MODEL)
+    return model.eval(), masks
+
+
+def load_masks(folder: str | Path) -> dict[str, torch.Tensor]:
+    """Weight name → boolean tensor of the weight's shape, True where kept.
+
+    Raises:
+        InputError: when masks.safetensors is missing or damaged.
+    """
+    path = Path(folder) / MASKS
+    packed = read_tensors(path)
+    try:
+        shapes = json.loads(read_metadata(path).get("shapes", ""))
+    except (ValueError, RecursionError):
+        raise InputError(f"{path}: its metadata has no table of shapes.") from None
+    if not isinstance(shapes, dict) or set(shapes) != set(packed):
+        raise InputError(f"{path}: the table of shapes and the masks do not name the same layers.")
+    masks = {}
+    for name, shape in shapes.items():
+        try:
+            masks[name] = unpack_mask(packed[name], shape)
+        except InputError as error:
+            raise InputError(f"{path}, {name}: {error}") from None
+    return masks
+
+
+def read_manifest(folder: str | Path) -> dict[str, Any]:
+    """What secateur.json says, its fields checked for their types.
+
+    Raises:
+        InputError: when it is missing, damaged, or of another format.
+    """
+    path = Path(folder) / MANIFEST
+    manifest = read_json(path)
+    if manifest.get("format") != FORMAT:
+        raise InputError(f"{path}: format is {manifest.get('format')!r:.40}, this version reads {FORMAT}.")
+    for field, kind in (("layers", list), ("files", dict), ("run", dict), ("zeros", int), ("total", int)):
+        if type(manifest.get(field)) is not kind:
+            raise InputError(f"{path}: {field} should be of type {kind.__name__}.")
+    for i, layer in enumerate(manifest["layers"]):
+        if not isinstance(layer, dict) or [type(layer.get(k)) for k in ("name", "zeros", "total")] != [str, int, int]:
+            raise InputError(f"{path}: layers[{i}] should hold a name, zeros and total.")
+    for name in FILES:
+        if not isinstance(manifest["files"].get(name), dict):
+            raise InputError(f"{path}: files should describe {name}.")
+    return manifest
+
+
+def is_sealed(folder: str | Path) -> bool:
+    """Whether secateur.json is byte for byte what was written."""
+    path = Path(folder) / MANIFEST
+    seal = str(read_json(path).get("seal"))
+    return (
+        len(seal) == len(NO_SEAL)
+        and seal == hashlib.sha256(path.read_bytes().replace(seal.encode(), NO_SEAL.encode())).hexdigest()
+    )
+
+
+def write_manifest(folder: str | Path, manifest: Mapping[str, Any]) -> None:
+    """Write secateur.json, with the SHA-256 of its own text (zeros in the place of the digits) as "seal"."""
+    text = json_bytes({**manifest, "seal": NO_SEAL})
+    head, tail = text.rsplit(NO_SEAL.encode(), 1)
+    write_atomically(Path(folder) / MANIFEST, head + hashlib.sha256(text).hexdigest().encode() + tail)
+
+
+def _layer(name: str, mask: torch.Tensor, state: Mapping[str, torch.Tensor]) -> dict[str, Any]:
+    """The counts of one layer, once mask and weight are known to agree."""
+    if name not in state:
+        raise InputError(f"There is a mask for {name}, but no such weight.{nearest(name, state)}")
+    weight = state[name]
+    if mask.dtype != torch.bool or mask.shape != weight.shape:
+        raise InputError(
+            f"The mask of {name} is {mask.dtype} {list(mask.shape)}; it should be torch.bool {list(weight.shape)}."
+        )
+    if weight.dtype not in FLOATS:
+        raise InputError(f"{name} is {weight.dtype}; a pruned weight is one of {', '.join(map(str, FLOATS))}.")
+    if left := int((weight[~mask] != 0).sum()):
+        raise InputError(f"{name}: {left} weights that the mask drops are not zero; apply the masks first.")
+    zeros = int((weight == 0).sum())
+    return {"name": name, "zeros": zeros, "total": weight.numel(), "kept_zeros": zeros - int((~mask).sum())}
+
+
+def _separate(model: nn.Module) -> dict[str, torch.Tensor]:
+    """The state dict on the CPU; safetensors has no shared memory, so a tied weight is written under each name."""
+    state, seen = {}, set()
+    for name, tensor in model.state_dict().items():
+        if not isinstance(tensor, torch.Tensor) or tensor.is_meta:
+            raise InputError(f"{name} is no tensor with data, so it cannot be saved.")
+        copy = tensor.detach().cpu().contiguous()
+        shared = copy.untyped_storage().data_ptr() in seen or copy.untyped_storage().nbytes() != copy.nbytes
+        state[name] = copy.clone() if shared else copy
+        seen.add(state[name].untyped_storage().data_ptr())
+    return state
+
+
+def _fill_(model: nn.Module, state: Mapping[str, torch.Tensor], path: Path) -> None:
+    """Copy the tensors in, each in the dtype it was saved in, after checking that all of them fit."""
+    own = model.state_dict(keep_vars=True)
+    for holder, names in (("the model", set(state) - set(own)), ("the file", set(own) - set(state))):
+        if names:
+            few = ", ".join(sorted(names)[:5])
+            raise InputError(f"{path} does not fit the {type(model).__name__}: {holder} has no {few}.")
+    for name, tensor in own.items():
+        if tensor.shape != state[name].shape:
+            raise InputError(f"{path}: {name} has shape {list(state[name].shape)}, the model {list(tensor.shape)}.")
+    for name, tensor in own.items():
+        tensor.data = tensor.data.to(state[name].dtype)
+    model.load_state_dict(dict(state), strict=True)
+
+
+def _version(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:  # run from a source tree
+        return None
