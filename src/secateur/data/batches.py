@@ -1,0 +1,172 @@
+"""Batches of (images, labels) that can be gone through again and again, and are the same each time.
+
+Which image stands at which position, and how it is augmented, follows from the seed alone; workers only share the work.
+"""
+
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader
+
+from ..errors import InputError
+from .images import Images
+from .prepare import Preparation, PreparedImages, Problem, collate, unreadable
+from .source import DataSource
+from .transforms import randomness_kept
+
+
+class Batches(ABC):
+    """Iterate for (images, labels) on the CPU; `len` is the number of batches, `samples` that of the images.
+
+    `skipped` holds name -> reason of the images that could not be read, when the source allows for that; `notes` are
+    sentences the user should see; `rounds` says how often the dataset is gone round, where its size is known.
+    """
+
+    def __init__(self, source: DataSource, batch_size: int):
+        self.source, self.batch_size = source, batch_size
+        self.skipped: dict[str, str] = {}
+        self.notes: list[str] = []
+        self.rounds: float | None = None
+
+    @property
+    @abstractmethod
+    def samples(self) -> int: ...
+
+    def __len__(self) -> int:
+        return -(-self.samples // self.batch_size)
+
+    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
+        read = 0
+        for images, labels, problems in self._collated():
+            for problem in problems:
+                self._meet(problem)
+            if len(labels):
+                yield images, labels
+                read += len(labels)
+        if not read:
+            raise InputError(f"None of the images of {self.source} could be read.")
+
+    @abstractmethod
+    def _collated(self) -> Iterable[tuple[Tensor, Tensor, list[Problem]]]: ...
+
+    def check_readable(self) -> int:
+        """Open the header of every chosen image where that is cheap; returns how many can be read.
+
+        Raises:
+            InputError: naming the first image that cannot, unless the source says to skip those.
+        """
+        return self.samples
+
+    def _meet(self, problem: "Problem") -> None:
+        if not problem.is_skippable:
+            raise InputError(f"{problem.name} of {self.source} {problem.reason}.")
+        if not self.source.skipunreadable:
+            raise InputError(
+                f"{problem.name} cannot be read as an image ({problem.reason}); repair or remove it, or skip unreadable"
+                " images."
+            )
+        self.skipped[problem.name] = problem.reason
+
+
+class ListedBatches(Batches):
+    """Batches of images that can be opened by number, decoded by worker processes or here."""
+
+    def __init__(self, source: DataSource, prepare: Preparation, images: Images, order: np.ndarray, batch_size: int):
+        super().__init__(source, batch_size)
+        self.dataset = PreparedImages(images, prepare, order)
+        self.positions = np.arange(len(order))  # those of `order` that can be read, as far as known
+        self.rounds = len(order) / len(images)
+        self.workers = _workers(source)
+        labels = len(set(images.labels)) if images.labels is not None else len(images.classes)
+        if images.labels is not None and source.class_map is None and labels < min(prepare.classes or 0, 1000):
+            self.notes.append(
+                f"{source} has {labels} classes and the model {prepare.classes}: unless a class map says otherwise they"
+                " are numbered in the order of their names."
+            )
+        if self.rounds > 1:
+            self.notes.append(f"{source} has {len(images)} images, so they are gone round {self.rounds:.3g} times.")
+
+    @property
+    def samples(self) -> int:
+        return len(self.positions)
+
+    def check_readable(self) -> int:
+        images, order = self.dataset.images, self.dataset.order
+        bad = set()
+        for index in np.unique(order[self.positions]).tolist():
+            try:
+                images.check(index)
+            except Exception as error:  # decoders fail in many ways
+                self._meet(unreadable(images.name(index), error))
+                bad.add(index)
+        self.positions = self.positions[~np.isin(order[self.positions], list(bad))]
+        if not self.samples:
+            raise InputError(f"None of the images of {self.source} could be read.")
+        return self.samples
+
+    def _collated(self):
+        chunks = [self.positions[i : i + self.batch_size] for i in range(0, self.samples, self.batch_size)]
+        loader = DataLoader(
+            self.dataset,
+            batch_sampler=[chunk.tolist() for chunk in chunks],
+            num_workers=min(self.workers, len(chunks)),
+            collate_fn=collate,
+            generator=torch.Generator(),  # else the loader draws from the caller's
+        )
+        try:
+            yield from loader
+        except RuntimeError as error:
+            if "DataLoader worker" not in str(error):
+                raise
+            raise InputError(
+                f"A process that reads {self.source} was killed, most often for want of memory; use fewer workers or 0."
+            ) from None
+
+
+class StreamedBatches(Batches):
+    """Batches of a dataset that can only be read in order; opened anew for each pass, so that its shuffling repeats."""
+
+    def __init__(self, source: DataSource, prepare: Preparation, stream: Callable, samples: int, batch_size: int):
+        super().__init__(source, batch_size)
+        self.prepare, self.stream, self._samples = prepare, stream, samples
+
+    @property
+    def samples(self) -> int:
+        return self._samples
+
+    def _collated(self):
+        chunk: list[Any] = []
+        for position, (image, label) in enumerate(self._around()):
+            with randomness_kept():
+                chunk.append(self.prepare(f"image {position}", image, label, position))
+            if len(chunk) == self.batch_size or position + 1 == self.samples:
+                yield collate(chunk)
+                chunk = []
+            if position + 1 == self.samples:
+                return
+
+    def _around(self):
+        """The stream, again from its start when it ends before there are enough samples."""
+        while True:
+            position = -1
+            try:
+                for position, item in enumerate(self.stream()):  # noqa: B007
+                    yield item
+            except (OSError, RuntimeError, ValueError) as error:
+                raise InputError(f"{self.source} broke off after image {position + 1}: {error}.") from error
+            if position < 0:
+                raise InputError(f"{self.source} holds no images; give another split or folder.")
+
+
+def _workers(source: DataSource) -> int:
+    if source.workers is not None:
+        if source.workers < 0:
+            raise InputError(f"There cannot be {source.workers} workers; give 0 or more.")
+        return source.workers
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return 0 if source.kind == "bundled" else min(2, cores)

@@ -1,0 +1,92 @@
+"""Which images become batches, in which order and under which transform: for gradients, and for evaluation."""
+
+from pathlib import Path
+
+import numpy as np
+from torch import nn
+
+from ..errors import InputError
+from ..models import class_count
+from .batches import Batches, ListedBatches, StreamedBatches
+from .prepare import Preparation
+from .source import STREAMED, DataSource, as_source, open_images, open_stream
+from .transforms import data_config, image_mode, train_transform, validation_transform
+
+
+def calibration_batches(
+    source: DataSource | str | Path,
+    model: nn.Module,
+    samples: int = 4096,
+    seed: int = 0,
+    augment: str = "train",
+    auto_augment: str | None = None,
+    re_prob: float | None = None,
+    batch_size: int = 32,
+) -> Batches:
+    """Training images, drawn without replacement and augmented, for the gradients of `model`.
+
+    Args:
+        samples: how many; a smaller dataset is gone round again, each time in another order and augmented afresh.
+        augment: "train" for random crops and what follows here, "validation" for the plain validation transform, for
+            which no image is taken twice.
+        auto_augment: timm's policy; None means DeiT's rand-m9-mstd0.5-inc1 (none for the bundled images), "" none.
+        re_prob: probability that a rectangle is erased; None means 0.25.
+    Raises:
+        InputError: nothing to read, or labels that are not the model's.
+    """
+    source = as_source(source)
+    _check_counts(samples=samples, batch_size=batch_size)
+    if seed < 0:
+        raise InputError(f"The seed is {seed}; give 0 or more.")
+    if augment not in ("train", "validation"):
+        raise InputError(f"There is no augmentation {augment!r}; give train or validation.")
+    config = data_config(model, source)
+    if augment == "train":
+        transform = train_transform(source, config, auto_augment, re_prob)
+    else:
+        transform = validation_transform(source, config)
+    prepare = Preparation(transform, image_mode(config), class_count(model), seed)
+    if source.kind in STREAMED:
+        stream = lambda: open_stream(source, "train", True, None, seed, prepare.mode)  # noqa: E731
+        return StreamedBatches(source, prepare, stream, samples, batch_size)
+    images = open_images(source, "train", prepare.classes)
+    count = samples if augment == "train" else min(samples, len(images))
+    return ListedBatches(source, prepare, images, _drawn(len(images), count, seed), batch_size)
+
+
+def evaluation_batches(
+    source: DataSource | str | Path, model: nn.Module, limit: int | None = None, seed: int = 0, batch_size: int = 64
+) -> Batches:
+    """Validation images under the validation transform: all of them, or the same `limit` ones for the same seed.
+
+    Raises:
+        InputError: nothing to read, or labels that are not the model's.
+    """
+    source = as_source(source)
+    _check_counts(limit=1 if limit is None else limit, batch_size=batch_size)
+    config = data_config(model, source)
+    prepare = Preparation(validation_transform(source, config), image_mode(config), class_count(model), seed)
+    if source.kind in STREAMED:
+        stream = lambda: open_stream(source, "validation", False, None, seed, prepare.mode)  # noqa: E731
+        count = min(n for n in (limit, len(stream())) if n) if limit or len(stream()) else 0
+        if not count:
+            raise InputError(f"{source} does not say how many images it has; give a limit.")
+        return StreamedBatches(source, prepare, stream, count, batch_size)
+    images = open_images(source, "validation", prepare.classes)
+    order = np.arange(len(images))
+    if limit is not None and limit < len(images):
+        order = np.sort(_drawn(len(images), limit, seed))
+    return ListedBatches(source, prepare, images, order, batch_size)
+
+
+def _drawn(available: int, count: int, seed: int) -> np.ndarray:
+    """`count` image numbers, each once before any a second time."""
+    random = np.random.default_rng(seed)
+    rounds = [random.permutation(available) for _ in range(-(-count // available))]
+    return np.concatenate(rounds)[:count]
+
+
+def _check_counts(**counts: int) -> None:
+    for name, count in counts.items():
+        if count < 1:
+            raise InputError(f"{name.replace('_', ' ').capitalize()} is {count}; give 1 or more.")
