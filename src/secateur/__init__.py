@@ -1,1 +1,67 @@
-"""Second-order pruning of vision models on ordinary machines."""
+"""Second-order pruning of vision models on ordinary machines.
+
+    import secateur
+    model = secateur.load_model("bundled")
+    batches = secateur.calibration_batches("bundled", model, samples=2048)
+    result = secateur.prune_(model, batches, "cap", sparsity=0.75)
+    secateur.save(model, result, "pruned")
+"""
+
+import importlib
+from typing import TYPE_CHECKING
+
+__version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from . import solvers
+    from .certificate import inspect
+    from .checkpoint import load, save
+    from .comparison import compare, contender
+    from .data import DataSource, calibration_batches, evaluation_batches
+    from .errors import InputError, NumericsError
+    from .evaluation import evaluate
+    from .layers import select_layers
+    from .models import load_model
+    from .prune import PruneResult, prune_
+    from .solvers import CAP, Magnitude, WoodFisher
+
+_PLACES = {
+    # models and data
+    "load_model": "models",
+    "DataSource": "data",
+    "calibration_batches": "data",
+    "evaluation_batches": "data",
+    "evaluate": "evaluation",
+    # pruning
+    "prune_": "prune",
+    "PruneResult": "prune",
+    "select_layers": "layers",
+    "compare": "comparison",
+    "contender": "comparison",
+    # methods
+    "CAP": "solvers",
+    "WoodFisher": "solvers",
+    "Magnitude": "solvers",
+    # files
+    "save": "checkpoint",
+    "load": "checkpoint",
+    "inspect": "certificate",
+    # failures
+    "InputError": "errors",
+    "NumericsError": "errors",
+}
+_MODULES = ("solvers",)
+__all__ = [*_PLACES, *_MODULES]  # noqa: PLE0604 - the table above is the list
+
+
+def __getattr__(name: str) -> object:
+    """Public names load on first use, so that `import secateur` does not wait for torch."""
+    if name in _MODULES:
+        return importlib.import_module(f".{name}", __name__)
+    if name not in _PLACES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f".{_PLACES[name]}", __name__), name)
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *__all__])

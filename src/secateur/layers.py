@@ -6,7 +6,7 @@ Fisher are runs of consecutive entries of that matrix.
 
 import fnmatch
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -30,6 +30,11 @@ class PrunableWeight:
     @property
     def size(self) -> int:
         return self.parameter.numel()
+
+    @property
+    def precision(self) -> torch.dtype:
+        """What its curvature is computed in: its own type, and float32 at least."""
+        return torch.promote_types(self.parameter.dtype, torch.float32)
 
     @property
     def kind(self) -> str:
@@ -87,16 +92,27 @@ def _matching(model: nn.Module, weights: dict[str, PrunableWeight], patterns: li
     positive = [p for p in patterns if not p.startswith("!")]
     chosen = set() if positive else set(select_layers(model))
     for pattern in patterns:
-        matches = {name for name in weights if _matches(name, pattern.removeprefix("!"))}
-        if not matches:
-            raise InputError(
-                f"The pattern {pattern!r} matches no layer of {type(model).__name__}."
-                f"{nearest(pattern, weights)} `secateur layers` lists the {len(weights)} that can be pruned."
-            )
+        matches = matching_names(weights, pattern.removeprefix("!"), type(model).__name__)
         chosen = chosen - matches if pattern.startswith("!") else chosen | matches
     if not chosen:
         raise InputError(f"The patterns {patterns} leave no layer of {type(model).__name__} to prune.")
     return {name: weight for name, weight in weights.items() if name in chosen}
+
+
+def matching_names(names: Iterable[str], pattern: str, model: str = "the model") -> set[str]:
+    """The names that a glob, or a regular expression after `re:`, matches.
+
+    Raises:
+        InputError: when it matches none, with the nearest names.
+    """
+    names = list(names)
+    matches = {name for name in names if _matches(name, pattern)}
+    if not matches:
+        raise InputError(
+            f"The pattern {pattern!r} matches no layer of {model}.{nearest(pattern, names)}"
+            f" `secateur layers` lists the {len(names)} that can be pruned."
+        )
+    return matches
 
 
 def _matches(name: str, pattern: str) -> bool:

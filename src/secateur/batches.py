@@ -1,0 +1,92 @@
+"""What a batch may look like, and the loss of one.
+
+A batch is (inputs, targets, …), or a mapping of the model's keyword arguments with "labels".
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from .errors import InputError, NumericsError
+
+Loss = Callable[[Any, Any], Tensor]  # (outputs, targets) -> the mean over the batch, or one value a sample
+
+
+def summed_loss(model: nn.Module, batch, loss: Loss | None, number: int) -> Tensor:
+    """The loss of batch `number`, summed over its samples, so that each sample's gradient is its own."""
+    with torch.enable_grad():
+        value = batch_loss(model, batch, loss)
+        total = value * samples_in(batch) if value.dim() == 0 else value.sum()  # a scalar is taken as the mean
+    if not torch.isfinite(total):
+        raise NumericsError(
+            f"The loss of batch {number} is {float(total)}; look at that batch's images and labels, and at the"
+            " model's weights."
+        )
+    return total
+
+
+def batch_loss(model: nn.Module, batch, loss: Loss | None) -> Tensor:
+    """The loss of one batch of any of the forms that `stream_gradients` takes."""
+    if isinstance(batch, Mapping) and loss is None:
+        return model(**batch).loss
+    arguments, keywords = batch_inputs(batch)
+    outputs = model(*arguments, **keywords)
+    targets = batch["labels"] if isinstance(batch, Mapping) else batch[1]
+    if loss is not None:
+        return loss(outputs, targets)
+    return _cross_entropy(getattr(outputs, "logits", outputs), targets)
+
+
+def batch_inputs(batch) -> tuple[tuple, dict]:
+    """The positional and keyword arguments of the model: the batch without its targets."""
+    if isinstance(batch, Mapping):
+        return (), {k: v for k, v in batch.items() if k != "labels"}
+    return ((batch,) if isinstance(batch, Tensor) else (batch[0],)), {}
+
+
+def _cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
+    if not targets.is_floating_point() and not 0 <= int(targets.min()) <= int(targets.max()) < outputs.shape[1]:
+        raise InputError(
+            f"Labels run from {int(targets.min())} to {int(targets.max())}, but the model has {outputs.shape[1]}"
+            " classes; give the data of these classes, or a class map."
+        )
+    return F.cross_entropy(outputs, targets, reduction="none")
+
+
+def samples_in(batch) -> int:
+    """How many samples a batch holds: the first axis of its first tensor."""
+    if isinstance(batch, Tensor):
+        return len(batch)
+    values = batch.values() if isinstance(batch, Mapping) else batch
+    for value in values:
+        if isinstance(value, Tensor) and value.dim():
+            return len(value)
+        if isinstance(value, Mapping | list | tuple) and len(value):
+            return samples_in(value)
+    raise InputError(f"A batch of type {type(batch).__name__} holds no tensor; give (images, labels) pairs.")
+
+
+def cut(batch, index: int | slice):
+    """One sample, or a run of them, as a batch of the same form."""
+    part = index if isinstance(index, slice) else slice(index, index + 1)
+    if isinstance(batch, Tensor):
+        return batch[part] if batch.dim() else batch
+    if isinstance(batch, Mapping):
+        return {k: cut(v, part) for k, v in batch.items()}
+    if isinstance(batch, tuple | list) and batch and all(isinstance(v, Tensor) for v in batch):
+        return type(batch)(cut(v, part) for v in batch)
+    raise TypeError(f"cannot cut a {type(batch).__name__} into samples")
+
+
+def to_device(batch, device: torch.device):
+    """The batch with every tensor in it on `device`."""
+    if isinstance(batch, Tensor):
+        return batch.to(device, non_blocking=True)
+    if isinstance(batch, Mapping):
+        return {k: to_device(v, device) for k, v in batch.items()}
+    if isinstance(batch, tuple | list):
+        return type(batch)(to_device(v, device) for v in batch)
+    return batch

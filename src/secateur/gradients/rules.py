@@ -1,0 +1,67 @@
+"""The weight's gradients of one use of a layer, for each sample or slice of samples, from its inputs and the gradient
+of its outputs.
+
+A linear layer's gradient is Yᵀ X, with X its inputs (positions, in) and Y the gradients of its outputs (positions,
+out); a convolution is the same after unfolding. Cost: 2·positions·weights operations a sample.
+"""
+
+import torch
+import torch.nn.functional as F
+from timm.layers import Conv2dSame, pad_same
+from torch import Tensor, nn
+
+from ..layers import PrunableWeight
+
+
+def slice_gradients(
+    module: nn.Module, inputs: Tensor, gradient: Tensor, samples: int, size: int, slices: list[slice]
+) -> Tensor:
+    """(slices, out, in): the weight's gradients of one use of `module`, summed over each slice of the samples."""
+    if type(module) is nn.Linear:
+        x = inputs.reshape(samples, 1, -1, inputs.shape[-1])  # (samples, groups, positions, in)
+        y = gradient.reshape(samples, 1, -1, gradient.shape[-1])  # (samples, groups, positions, out)
+    elif type(module) in (nn.Conv1d, nn.Conv2d, Conv2dSame):
+        x, y = unfolded(module, inputs, gradient)
+    else:
+        each = _gradients_of_module(module, inputs, gradient, samples)
+        return each if size == 1 else torch.stack([each[s].sum(0) for s in slices])
+    x = x.to(y.dtype)
+    if size > 1:  # the samples of a slice are more positions of one
+        merged = [(x[s].transpose(0, 1).flatten(1, 2), y[s].transpose(0, 1).flatten(1, 2)) for s in slices]
+        return torch.stack([(y.transpose(1, 2) @ x).flatten(0, 1) for x, y in merged])
+    return (y.transpose(2, 3) @ x).flatten(1, 2)
+
+
+def unfolded(module: nn.Conv1d | nn.Conv2d, inputs: Tensor, gradient: Tensor) -> tuple[Tensor, Tensor]:
+    """The operands of a convolution: x (samples, groups, positions, kh·kw·in/groups), y (…, out/groups)."""
+    if isinstance(module, nn.Conv1d):
+        inputs, gradient = inputs.unsqueeze(2), gradient.unsqueeze(2)  # one row high
+    kernel, stride, dilation = ((1, *v)[-2:] for v in (module.kernel_size, module.stride, module.dilation))
+    if isinstance(module, Conv2dSame):
+        inputs = pad_same(inputs, kernel, stride, dilation)
+    else:
+        mode = "constant" if module.padding_mode == "zeros" else module.padding_mode
+        inputs = F.pad(inputs, module._reversed_padding_repeated_twice, mode=mode)
+    samples, channels = inputs.shape[:2]
+    groups, height, width = module.groups, *gradient.shape[2:]
+    x = F.unfold(inputs, kernel, dilation, 0, stride)  # (samples, channels·kh·kw, positions)
+    x = x.view(samples, groups, channels // groups, kernel[0] * kernel[1], -1)[..., : height * width]
+    x = x.permute(0, 1, 4, 3, 2).flatten(3)  # input channels last, as in PrunableWeight.matrix
+    y = gradient.reshape(samples, groups, -1, height * width).transpose(2, 3)
+    return x, y
+
+
+def _gradients_of_module(module: nn.Module, inputs: Tensor, gradient: Tensor, samples: int) -> Tensor:
+    """(samples, out, in) for a module that is linear in no way known here: it is run again, sample by sample."""
+    matrix = PrunableWeight("", module.weight, (module,)).matrix
+    inputs, gradient = (
+        inputs.reshape(samples, -1, *inputs.shape[1:]),
+        gradient.reshape(samples, -1, *gradient.shape[1:]),
+    )
+    weight = module.weight.detach().requires_grad_()
+    with torch.enable_grad():
+        each = [
+            torch.autograd.grad(torch.func.functional_call(module, {"weight": weight}, (x,)), weight, y)[0]
+            for x, y in zip(inputs, gradient, strict=True)
+        ]
+    return torch.stack([matrix(g) for g in each])

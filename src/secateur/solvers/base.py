@@ -1,0 +1,38 @@
+"""What a pruning method is: a score for every weight, and new values for those that stay."""
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch import Tensor
+
+from ..errors import InputError
+
+
+@dataclass(frozen=True)
+class Solver(ABC):
+    """A method and its options. Blockwise: weights (blocks, size), Fishers (blocks, size, size).
+
+    Scores: the smallest leaves first; weights that have left before score −inf.
+    """
+
+    name: ClassVar[str]
+    paper: ClassVar[str]
+
+    block: int | None = None  # B, or None for a method that needs no Fisher
+    damping: float = 0.0  # λ
+    relative: bool = True  # λ in units of the Fisher's mean diagonal, or as it stands
+
+    def __post_init__(self) -> None:
+        if self.block is not None and (not isinstance(self.block, int) or self.block < 1):
+            raise InputError(f"The block of {self.name} is {self.block!r}; give a whole number of weights, such as 192.")
+        if not 0 <= self.damping < float("inf"):
+            raise InputError(f"The damping of {self.name} is {self.damping}; give a number from 0, such as 0.01.")
+
+    @abstractmethod
+    def scores(self, weight: Tensor, keep: Tensor, fisher: Tensor, damping: float) -> Tensor:
+        """(blocks, size); `keep` is False for weights that have left before."""
+
+    @abstractmethod
+    def compensate(self, weight: Tensor, before: Tensor, keep: Tensor, fisher: Tensor, damping: float) -> Tensor:
+        """The weights once only `keep` remain of those that `before` had kept: zero elsewhere."""

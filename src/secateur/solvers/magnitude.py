@@ -1,0 +1,23 @@
+"""Magnitude pruning: the smallest weights leave, the others stay as they are (Han et al. 2015). Needs no data."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from .base import Solver
+
+
+@dataclass(frozen=True)
+class Magnitude(Solver):
+    """|w|, and no compensation."""
+
+    name: ClassVar[str] = "magnitude"
+    paper: ClassVar[str] = "Han et al. 2015, Learning both Weights and Connections for Efficient Neural Networks"
+
+    def scores(self, weight: Tensor, keep: Tensor, fisher: Tensor | None = None, damping: float = 0.0) -> Tensor:
+        return torch.where(keep, weight.abs(), -torch.inf)
+
+    def compensate(self, weight: Tensor, before: Tensor, keep: Tensor, fisher=None, damping: float = 0.0) -> Tensor:
+        return weight * keep

@@ -1,0 +1,47 @@
+"""WoodFisher (Singh and Alistarh 2020): every weight is scored as if it left alone, and all leave at once.
+
+  score    w_q² / (2 [F⁻¹]_qq)
+  update   δ = −F⁻¹ Σ_q e_q w_q / [F⁻¹]_qq   (each weight's own update, added up)
+With blocks of one weight this is the diagonal approximation of OBD (LeCun et al. 1989), scaled the WoodFisher way.
+Cost: size³ operations a block.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from .base import Solver
+from .obs import inverse_diagonal, solve_kept
+
+
+def scores(weight: Tensor, fisher: Tensor, keep: Tensor | None = None, damping: float = 0.0) -> Tensor:
+    """The loss increase of each weight's leaving alone; −inf for weights that have left before."""
+    keep = torch.ones_like(weight, dtype=torch.bool) if keep is None else keep
+    saliency = weight**2 / (2 * inverse_diagonal(keep, fisher, damping))
+    return torch.where(keep, saliency, -torch.inf)
+
+
+def compensate(weight: Tensor, before: Tensor, keep: Tensor, fisher: Tensor, damping: float = 0.0) -> Tensor:
+    """The updates of all that leave between the masks `before` and `keep`, added up; zero where dropped."""
+    leaving = before & ~keep
+    scaled = torch.where(leaving, weight / inverse_diagonal(before, fisher, damping), 0.0)
+    return (weight - solve_kept(scaled, before, fisher, damping)) * keep
+
+
+@dataclass(frozen=True)
+class WoodFisher(Solver):
+    """Second-order scores without correlations between the weights that leave."""
+
+    name: ClassVar[str] = "woodfisher"
+    paper: ClassVar[str] = "Singh and Alistarh 2020, WoodFisher: Efficient Second-Order Approximation"
+
+    block: int = 192  # B
+    damping: float = 0.01  # λ, in units of the Fisher's mean diagonal
+
+    def scores(self, weight: Tensor, keep: Tensor, fisher: Tensor, damping: float) -> Tensor:
+        return scores(weight, fisher, keep, damping)
+
+    def compensate(self, weight: Tensor, before: Tensor, keep: Tensor, fisher: Tensor, damping: float) -> Tensor:
+        return compensate(weight, before, keep, fisher, damping)
