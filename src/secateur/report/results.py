@@ -1,0 +1,137 @@
+"""The dictionary of a comparison, checked, and gathered into series.
+
+A series is one method with one allocation; a point of it is all runs (seeds) at one sparsity.
+"""
+
+import statistics
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from ..errors import InputError
+
+NAMES = {
+    "magnitude": "Magnitude",
+    "cap": "CAP",
+    "woodfisher": "WoodFisher",
+    "mfac": "M-FAC",
+    "fast_cap": "FastCAP",
+    "obd": "OBD",
+}
+NUMBER, TEXT = (int, float), (str,)
+HEAD = {"model": dict, "data": dict, "dense": dict, "rows": list}
+ROW = {"method": TEXT, "allocation": TEXT, "sparsity": NUMBER, "top1": NUMBER}
+OPTIONAL = {
+    **dict.fromkeys(("achieved", "top5", "loss", "predicted_loss_increase", "seconds", "seed"), NUMBER),
+    "checkpoint": TEXT,
+    "layers": (list,),
+}
+LAYER = {"name": TEXT, "zeros": NUMBER, "total": NUMBER}
+
+
+@dataclass(frozen=True)
+class Value:
+    """The mean over seeds, how far it scatters, and the extremes."""
+
+    mean: float
+    spread: float
+    low: float
+    high: float
+
+    @classmethod
+    def of(cls, values: Iterable[float | None]) -> "Value | None":
+        found = [value for value in values if value is not None]
+        if not found:
+            return None
+        spread = statistics.stdev(found) if len(found) > 1 else 0.0
+        return cls(statistics.fmean(found), spread, min(found), max(found))
+
+
+@dataclass(frozen=True)
+class Point:
+    """All runs of one series at one sparsity."""
+
+    sparsity: float
+    rows: tuple[dict[str, Any], ...]
+
+    def value(self, field: str) -> Value | None:
+        return Value.of(row.get(field) for row in self.rows)
+
+    @cached_property
+    def layers(self) -> dict[str, float]:
+        """Layer → fraction of zeros, over all seeds."""
+        zeros: dict[str, float] = {}
+        total: dict[str, float] = {}
+        for layer in (layer for row in self.rows for layer in row.get("layers") or ()):
+            zeros[layer["name"]] = zeros.get(layer["name"], 0) + layer["zeros"]
+            total[layer["name"]] = total.get(layer["name"], 0) + layer["total"]
+        return {name: zeros[name] / total[name] for name in zeros if total[name]}
+
+
+@dataclass(frozen=True)
+class Series:
+    """One method with one allocation; `index` is its place in the palette, `dashed` its allocation's line."""
+
+    method: str
+    allocation: str
+    index: int
+    dashed: bool
+    points: tuple[Point, ...]
+    name: str
+    label: str  # the name, with the allocation where the method has several
+
+
+def gather(results: dict[str, Any]) -> list[Series]:
+    """The series in their order of appearance, points by sparsity; colours go by method, dashes by allocation."""
+    rows = check(results)["rows"]
+    methods = list(dict.fromkeys(row["method"] for row in rows))
+    allocations = list(dict.fromkeys(row["allocation"] for row in rows))
+    several = {m: len({row["allocation"] for row in rows if row["method"] == m}) > 1 for m in methods}
+    series = []
+    for method, allocation in dict.fromkeys((row["method"], row["allocation"]) for row in rows):
+        own = [row for row in rows if (row["method"], row["allocation"]) == (method, allocation)]
+        points = [Point(s, tuple(r for r in own if r["sparsity"] == s)) for s in sorted({r["sparsity"] for r in own})]
+        name = NAMES.get(method, method)
+        label = f"{name} ({allocation})" if several[method] else name
+        dashed = several[method] and allocation != allocations[0]
+        series.append(Series(method, allocation, methods.index(method), dashed, tuple(points), name, label))
+    return series
+
+
+def check(results: Any) -> dict[str, Any]:
+    """The results, their fields checked for their types.
+
+    Raises:
+        InputError: naming the first field that is missing or of another type.
+    """
+    if not isinstance(results, dict) or results.get("format") != 1:
+        raise InputError("The results are of another format; this version reads format 1.")
+    for field, kind in HEAD.items():
+        _expect(isinstance(results.get(field), kind), field, kind.__name__)
+    for field in ("settings", "versions", "machine"):
+        _expect(isinstance(results.get(field) or {}, dict), field, "dict")
+    if results["dense"].get("loss") is not None:
+        _check_fields(results["dense"], {"loss": NUMBER}, "dense")
+    _check_fields(results["dense"], {"top1": NUMBER}, "dense")
+    for i, row in enumerate(results["rows"]):
+        _expect(isinstance(row, dict), f"rows[{i}]", "dict")
+        present = {field: kind for field, kind in OPTIONAL.items() if row.get(field) is not None}
+        _check_fields(row, {**ROW, **present}, f"rows[{i}]")
+        _expect(0 <= row["sparsity"] <= 1, f"rows[{i}].sparsity", "fraction between 0 and 1")
+        for j, layer in enumerate(row.get("layers") or ()):
+            _expect(isinstance(layer, dict), f"rows[{i}].layers[{j}]", "dict")
+            _check_fields(layer, LAYER, f"rows[{i}].layers[{j}]")
+    return results
+
+
+def _check_fields(value: dict[str, Any], kinds: dict[str, tuple], place: str) -> None:
+    for field, kind in kinds.items():
+        found = value.get(field)
+        right = isinstance(found, kind) and not isinstance(found, bool)
+        _expect(right, f"{place}.{field}", "number" if kind is NUMBER else kind[0].__name__)
+
+
+def _expect(right: bool, place: str, kind: str) -> None:
+    if not right:
+        raise InputError(f"The results cannot be shown: {place} should be of type {kind}.")
