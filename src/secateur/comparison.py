@@ -1,7 +1,8 @@
 """Several methods at several sparsities on one model: the gradients are collected once, and each method scores once."""
 
+import itertools
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 
 from torch import nn
@@ -11,11 +12,11 @@ from .batches import Loss
 from .batchnorm import batch_norms, recalibrate_
 from .errors import InputError, nearest
 from .evaluation import Evaluation
-from .fisher import collect
+from .fisher import Curvature, collect
 from .layers import select_layers
 from .progress import Track, silent
 from .prune import (
-    PruneResult, check_finite, check_groups, compensated, damping_of, predicted_increase, score, starting_masks, write_,
+    Masks, PruneResult, check_finite, check_groups, compensated, damping_of, predicted_increase, score, starting_masks, write_,
 )  # fmt: skip
 from .solvers import Solver, solver_named
 
@@ -29,13 +30,16 @@ class Contender:
     label: str
 
 
-def contender(text: str, allocation: str = "global", **options: object) -> Contender:
+def contender(text: str, allocation: str = "global", **fisher_options: object) -> Contender:
     """The contender that `text` describes: a method, then its allocation and options after colons.
+
+    `fisher_options` go to a method that makes a Fisher; what `text` says comes before them.
 
     >>> contender("cap:uniform:block=96").solver.block
     96
     """
     method, *rest = text.split(":")
+    options = fisher_options if solver_named(method).block is not None else {}
     for word in rest:
         name, equals, value = word.partition("=")
         if equals:
@@ -65,27 +69,27 @@ class Row:
 
     contender: Contender
     result: PruneResult
-    evaluation: Evaluation
+    evaluation: Evaluation | None
 
 
 def compare(
     model: nn.Module,
-    batches: Iterable,
+    batches: Iterable | None,
     contenders: Sequence[Contender],
-    sparsities: Sequence[float],
-    evaluate: Callable[[nn.Module], Evaluation],
+    sparsities: Sequence[float | Mapping[str, float]],
+    evaluate: Callable[[nn.Module], Evaluation | None] = lambda model: None,
     *,
     layers: str | list[str] | None = None,
     loss: Loss | None = None,
     samples_per_gradient: int = 1,
-    keep_model: Callable[[nn.Module, Row], None] = lambda model, row: None,
+    recalibrate: bool = True,
     track: Track = silent,
-) -> Iterable[Row]:
-    """Yield a row for every contender and sparsity; the model is pruned in between and ends as it was.
+) -> Iterator[Row]:
+    """Yield a row for every contender and sparsity while the model is as pruned for it; it ends as it was.
 
     Args:
         evaluate: of the pruned model.
-        keep_model: called with each pruned model, to save it.
+        The others: as in `prune_`.
     Raises:
         InputError, NumericsError: as `prune_` does, before the first gradient where it can be known.
     """
@@ -93,63 +97,60 @@ def compare(
     check_finite(weights)
     keep = starting_masks(weights, None)
     sizes = {name: weight.size for name, weight in weights.items()}
-    goals = {(a, s): groups_for(sizes, s, a) for a in {c.allocation for c in contenders} for s in sparsities}
-    for groups in goals.values():
+    goals = {c.allocation: [groups_for(sizes, s, c.allocation) for s in sparsities] for c in contenders}
+    for groups in itertools.chain(*goals.values()):
         check_groups(groups, keep)
-    if batch_norms(model) and iter(batches) is batches:
+    recalibrate = recalibrate and batches is not None and bool(batch_norms(model))
+    if recalibrate and iter(batches) is batches:
         batches = list(batches)
-    return _rows(
-        model, batches, contenders, sparsities, evaluate, weights, keep, goals, loss, samples_per_gradient,
-        keep_model, track,
-    )  # fmt: skip
-
-
-def _rows(
-    model, batches, contenders, sparsities, evaluate, weights, keep, goals, loss, samples_per_gradient, keep_model, track
-):
-    blocks = {c.solver.block for c in contenders} - {None}
-    curvatures = (
-        collect(
-            model, batches, weights, blocks, loss=loss, samples_per_gradient=samples_per_gradient, track=track
-        )
-        if blocks
-        else {}
-    )
-    shared = curvatures[max(blocks)] if blocks else None  # what every contender's predicted increase is measured with
+    curvatures = _curvatures(model, batches, weights, contenders, loss, samples_per_gradient, track)
+    reference = curvatures[max(curvatures)] if curvatures else None  # every contender's prediction is made with it
     dense = {name: value.clone() for name, value in model.state_dict().items()}
-    scored: dict[Solver, tuple] = {}
+    scored: dict[Solver, tuple[Masks, float]] = {}
     try:
         for chosen in contenders:
-            solver = chosen.solver
-            curvature = curvatures.get(solver.block)
-            if solver not in scored:
-                scored = {solver: _timed(score, weights, keep, solver, curvature, track)}  # one method's at a time
+            solver, curvature = chosen.solver, curvatures.get(chosen.solver.block)
+            if solver not in scored:  # one method's at a time; an allocation changes nothing in them
+                scored = {solver: _timed(score, weights, keep, solver, curvature, track)}
             scores, scoring = scored[solver]
-            for sparsity in sparsities:
+            for sparsity, groups in zip(sparsities, goals[chosen.allocation], strict=True):
                 start = time.perf_counter()
-                kept = allocate(scores, goals[chosen.allocation, sparsity])
+                kept = allocate(scores, groups)
                 moved = compensated(weights, keep, kept, solver, curvature, track)
-                seconds = scoring + time.perf_counter() - start
-                predicted = predicted_increase(weights, moved, shared) if shared else None
+                predicted = predicted_increase(weights, moved, reference) if reference else None
                 write_(weights, moved)
-                recalibrate_(model, batches, track)
+                if recalibrate:
+                    recalibrate_(model, batches, track)
+                is_table = isinstance(sparsity, Mapping)
                 result = PruneResult(
                     masks={n: weights[n].from_matrix(k) for n, k in kept.items()},
                     method=solver.name,
                     options=asdict(solver),
-                    allocation=chosen.allocation,
-                    sparsity=sparsity,
+                    allocation="table" if is_table else chosen.allocation,
+                    sparsity=dict(sparsity) if is_table else sparsity,
                     predicted_loss_increase=predicted,
-                    seconds=seconds,
-                    gradients=shared.gradients if shared else 0,
-                    settings={"samples_per_gradient": samples_per_gradient, "damping": damping_of(solver, curvature)},
+                    seconds=scoring + time.perf_counter() - start,
+                    gradients=reference.gradients if reference else 0,
+                    settings={"samples_per_gradient": samples_per_gradient, "recomputations": 1},
                 )
-                row = Row(chosen, result, evaluate(model))
-                keep_model(model, row)
+                yield Row(chosen, result, evaluate(model))
                 model.load_state_dict(dense)
-                yield row
     finally:
         model.load_state_dict(dense)
+
+
+def _curvatures(
+    model, batches, weights, contenders: Sequence[Contender], loss, samples_per_gradient, track
+) -> dict[int, Curvature]:
+    """The Fisher in every block size that a contender asks for, from one pass over the batches."""
+    blocks = {c.solver.block: c.label for c in contenders if c.solver.block is not None}
+    if not blocks:
+        return {}
+    if batches is None:
+        raise InputError(f"{next(iter(blocks.values()))} needs batches to make its Fisher from; none given.")
+    return collect(
+        model, batches, weights, blocks, loss=loss, samples_per_gradient=samples_per_gradient, track=track
+    )  # fmt: skip
 
 
 def _timed(function, *args) -> tuple:

@@ -65,7 +65,7 @@ class Batches(ABC):
     def _meet(self, problem: "Problem") -> None:
         if not problem.is_skippable:
             raise InputError(f"{problem.name} of {self.source} {problem.reason}.")
-        if not self.source.skipunreadable:
+        if not self.source.skip_unreadable:
             raise InputError(
                 f"{problem.name} cannot be read as an image ({problem.reason}); repair or remove it, or skip unreadable"
                 " images."

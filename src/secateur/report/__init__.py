@@ -2,5 +2,6 @@
 
 from .figure import save_curve
 from .page import read_results, write_report
+from .results import gather, value_text
 
-__all__ = ["read_results", "save_curve", "write_report"]
+__all__ = ["gather", "read_results", "save_curve", "value_text", "write_report"]

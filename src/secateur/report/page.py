@@ -13,7 +13,7 @@ import jinja2
 from ..files import write_atomically
 from ..strict_json import json_bytes, read_json
 from .charts import accuracy_chart, percent, prediction_chart
-from .results import Point, Series, Value, check, gather
+from .results import Point, Series, check, gather, value_text
 
 SAFE_LINK = re.compile(r"(?!.*\.\.)[\w.-]+(/[\w.-]+)*")  # a path below the report, nothing with a scheme
 WIDE, NARROW, HALF = (1040, 430), (380, 330), (500, 380)
@@ -105,23 +105,16 @@ def _table_row(series: Series, point: Point, dense: float) -> dict[str, Any]:
         "series": series,
         "mean": top1.mean,
         "sparsity": percent(point.sparsity),
-        "achieved": _shown(point.value("achieved"), 2, 100),
-        "top1": _shown(top1, 2),
+        "achieved": value_text(point.value("achieved"), 2, 100),
+        "top1": value_text(top1, 2),
         "change": f"{top1.mean - dense:+.2f}".replace("-", "−"),
-        "top5": _shown(point.value("top5"), 2),
-        "loss": _shown(point.value("loss"), 4),
-        "predicted": _shown(point.value("predicted_loss_increase"), 4),
-        "seconds": _shown(point.value("seconds"), 1).split(" ")[0],
+        "top5": value_text(point.value("top5"), 2),
+        "loss": value_text(point.value("loss"), 4),
+        "predicted": value_text(point.value("predicted_loss_increase"), 4),
+        "seconds": value_text(point.value("seconds"), 1).split(" ")[0],
         "runs": len(point.rows),
         "checkpoints": [(link, bool(SAFE_LINK.fullmatch(link))) for link in links if link],
     }
-
-
-def _shown(value: Value | None, digits: int, factor: float = 1.0) -> str:
-    if value is None:
-        return "–"
-    mean = f"{value.mean * factor:.{digits}f}"
-    return f"{mean} ± {value.spread * factor:.{digits}f}" if value.spread else mean
 
 
 def heat_map(series: list[Series]) -> list[tuple[str, list[Cell]]]:

@@ -48,6 +48,14 @@ class Value:
         return cls(statistics.fmean(found), spread, min(found), max(found))
 
 
+def value_text(value: Value | None, digits: int, factor: float = 1.0) -> str:
+    """93.12, or 93.12 ± 0.07 over several seeds; a dash for nothing."""
+    if value is None:
+        return "–"
+    mean = f"{value.mean * factor:.{digits}f}"
+    return f"{mean} ± {value.spread * factor:.{digits}f}" if value.spread else mean
+
+
 @dataclass(frozen=True)
 class Point:
     """All runs of one series at one sparsity."""

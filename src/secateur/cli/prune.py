@@ -1,0 +1,119 @@
+"""Prune a model to one or several sparsities and save the results.
+
+  secateur prune --model vit_tiny_patch16_224 --data-dir images --method cap --sparsity 0.75 --out pruned
+
+One sparsity is saved in the output folder itself, several in a folder each below it (0.5, 0.75, …), all from the same
+gradients. A saved folder opens in plain timm: timm.create_model("local-dir:FOLDER", pretrained=True).
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from .options import option
+from .sources import CalibrationOptions, EvaluationOptions, FisherOptions, LayerOptions, ModelOptions
+
+HELP = "prune a model and save it"
+
+
+@dataclass
+class Options(LayerOptions, FisherOptions, EvaluationOptions, CalibrationOptions, ModelOptions):
+    out: str = option(..., "folder to write")
+    method: str = option("cap", "a method of `secateur methods`, with options after colons, such as cap:block=96")
+    sparsity: list[float] = option([0.5], "fractions of the weights to end as zeros")
+    allocation: str = option("global", "one threshold for all layers, or the same sparsity in each",
+                             choices=("global", "uniform"))  # fmt: skip
+    table: str | None = option(None, "YAML file of `layer pattern: sparsity` lines, in place of --sparsity",
+                               metavar="FILE")  # fmt: skip
+    recomputations: int = option(1, "times that the Fisher is made on the way to each sparsity")
+    recalibrate: bool = option(True, "measure batch normalisation's statistics again")
+    evaluate: bool = option(True, "measure the model before and after")
+    overwrite: bool = option(False, "replace a folder that secateur wrote before")
+    json: bool = option(False, "print one JSON document")
+
+
+def run(options: Options) -> int:
+    from ..allocate import check_sparsity
+    from ..comparison import contender
+    from ..files import check_output
+    from .console import Console
+    from .sources import read_table
+
+    goals = [read_table(options.table)] if options.table else options.sparsity
+    for goal in [] if options.table else goals:
+        check_sparsity(goal)
+    chosen = contender(options.method, options.allocation, **options.said_of_fisher())
+    check_output(options.out, options.overwrite)
+    with Console(options.json) as console:
+        document = _prune(options, chosen, goals, console)
+    console.document(document)
+    if dense := document["dense"]:
+        console.line(f"Dense: top-1 {dense['top1']:.2f} %, loss {dense['loss']:.4f} on {dense['images']:,} images.")
+    console.table(
+        f"{options.model} pruned by {chosen.label}",
+        ["sparsity", "zeros", "predicted increase", "top-1 %", "loss", "seconds", "saved in"],
+        [
+            (r["achieved"], r["zeros"], r["predicted_loss_increase"], r["top1"], r["loss"], r["seconds"], r["checkpoint"])
+            for r in document["rows"]
+        ],
+    )  # fmt: skip
+    return 0
+
+
+def _prune(options: Options, chosen, goals: list, console) -> dict:
+    from dataclasses import asdict
+
+    from ..checkpoint import save
+    from ..evaluation import evaluate
+    from ..files import new_folder
+    from .results import row_of
+    from .sources import calibration, describe_data, evaluation, in_memory, load, notes
+
+    model = load(options)
+    calls_for_data = chosen.solver.block is not None or options.names_data()
+    batches = calibration(options, model) if calls_for_data else None
+    images = evaluation(options, model) if options.evaluate else None
+    notes(console, [batches, images])
+    held = in_memory(images, console.track) if images else None
+
+    def measure(pruned):
+        return evaluate(pruned, held, track=console.track) if held else None
+
+    dense, rows = measure(model), []
+    manifest = {"model": options.model, "data": describe_data(batches, images, options.augment), "seed": options.seed}
+    pruned = _pruned(options, chosen, goals, model, batches, measure, console)
+    if len(goals) == 1:
+        for row in pruned:
+            save(model, row.result, options.out, manifest, options.overwrite)
+            rows.append(row_of(row, options.seed, options.out))
+    else:
+        with new_folder(options.out, options.overwrite) as folder:
+            for row in pruned:
+                name = f"{row.result.sparsity:g}"
+                save(model, row.result, folder / name, manifest)
+                rows.append(row_of(row, options.seed, str(Path(options.out) / name)))
+    return {"model": options.model, "out": options.out, "dense": asdict(dense) if dense else None, "rows": rows}
+
+
+def _pruned(options: Options, chosen, goals: list, model, batches, measure, console) -> Iterator:
+    """A row for every goal, while the model is as pruned for it; it starts dense each time."""
+    from ..comparison import Row, compare
+    from ..prune import prune_
+
+    common = {
+        "layers": options.layers or None,
+        "samples_per_gradient": options.samples_per_gradient,
+        "recalibrate": options.recalibrate,
+        "track": console.track,
+    }
+    if options.recomputations == 1:
+        yield from compare(model, batches, [chosen], goals, measure, **common)
+        return
+    dense = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    for goal in goals:
+        model.load_state_dict(dense)
+        result = prune_(
+            model, batches, chosen.solver, goal,
+            allocation=chosen.allocation, recomputations=options.recomputations, **common,
+        )  # fmt: skip
+        yield Row(chosen, result, measure(model))
