@@ -1,10 +1,10 @@
 """Second-order pruning of vision models on ordinary machines.
 
-    import secateur
-    model = secateur.load_model("bundled")
-    batches = secateur.calibration_batches("bundled", model, samples=2048)
-    result = secateur.prune_(model, batches, "cap", sparsity=0.75)
-    secateur.save(model, result, "pruned")
+import secateur
+model = secateur.load_model("bundled")
+batches = secateur.calibration_batches("bundled", model, samples=2048)
+result = secateur.prune_(model, batches, "cap", sparsity=0.75)
+secateur.save(model, result, "pruned")
 """
 
 import importlib
@@ -51,7 +51,7 @@ _PLACES = {
     "NumericsError": "errors",
 }
 _MODULES = ("solvers",)
-__all__ = [*_PLACES, *_MODULES]  # noqa: PLE0604 - the table above is the list
+__all__ = [*_PLACES, *_MODULES]
 
 
 def __getattr__(name: str) -> object:

@@ -47,7 +47,9 @@ def groups_for(
 def check_sparsity(sparsity: float, where: str = "") -> None:
     """Raise InputError unless it is a number from 0 to 1."""
     if isinstance(sparsity, bool) or not isinstance(sparsity, int | float) or not 0 <= sparsity <= 1:
-        hint = f"; did you mean {sparsity / 100:g}?" if isinstance(sparsity, int | float) and 1 < sparsity <= 100 else ""
+        hint = (
+            f"; did you mean {sparsity / 100:g}?" if isinstance(sparsity, int | float) and 1 < sparsity <= 100 else ""
+        )
         raise InputError(f"The sparsity {sparsity!r}{where} is no fraction from 0 to 1{hint or '.'}")
 
 

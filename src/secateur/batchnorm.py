@@ -6,14 +6,12 @@ import torch
 from torch import nn
 
 from .batches import batch_inputs, to_device
-from .progress import Track, silent
+from .progress import Track, length, silent
 
 
 def batch_norms(model: nn.Module) -> list[nn.modules.batchnorm._BatchNorm]:
     """The model's batch normalisations that keep running statistics."""
-    return [
-        m for m in model.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm) and m.running_mean is not None
-    ]
+    return [m for m in model.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm) and m.running_mean is not None]
 
 
 @torch.no_grad()
@@ -31,7 +29,7 @@ def recalibrate_(model: nn.Module, batches: Iterable, track: Track = silent) -> 
             norm.reset_running_stats()
             norm.momentum = None  # the cumulative average
             norm.train()
-        for batch in track(batches, "batch norm", len(batches) if hasattr(batches, "__len__") else None):
+        for batch in track(batches, "batch norm", length(batches)):
             arguments, keywords = batch_inputs(to_device(batch, device))
             model(*arguments, **keywords)
     finally:

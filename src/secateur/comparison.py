@@ -16,7 +16,15 @@ from .fisher import Curvature, collect
 from .layers import select_layers
 from .progress import Track, silent
 from .prune import (
-    Masks, PruneResult, check_finite, check_groups, compensated, damping_of, predicted_increase, score, starting_masks, write_,
+    Masks,
+    PruneResult,
+    check_finite,
+    check_groups,
+    compensated,
+    predicted_increase,
+    score,
+    starting_masks,
+    write_,
 )  # fmt: skip
 from .solvers import Solver, solver_named
 
@@ -100,8 +108,8 @@ def compare(
     goals = {c.allocation: [groups_for(sizes, s, c.allocation) for s in sparsities] for c in contenders}
     for groups in itertools.chain(*goals.values()):
         check_groups(groups, keep)
-    recalibrate = recalibrate and batches is not None and bool(batch_norms(model))
-    if recalibrate and iter(batches) is batches:
+    recalibrate = recalibrate and bool(batch_norms(model))
+    if batches is not None and recalibrate and iter(batches) is batches:
         batches = list(batches)
     curvatures = _curvatures(model, batches, weights, contenders, loss, samples_per_gradient, track)
     reference = curvatures[max(curvatures)] if curvatures else None  # every contender's prediction is made with it
@@ -109,7 +117,8 @@ def compare(
     scored: dict[Solver, tuple[Masks, float]] = {}
     try:
         for chosen in contenders:
-            solver, curvature = chosen.solver, curvatures.get(chosen.solver.block)
+            solver = chosen.solver
+            curvature = None if solver.block is None else curvatures[solver.block]
             if solver not in scored:  # one method's at a time; an allocation changes nothing in them
                 scored = {solver: _timed(score, weights, keep, solver, curvature, track)}
             scores, scoring = scored[solver]
@@ -119,15 +128,14 @@ def compare(
                 moved = compensated(weights, keep, kept, solver, curvature, track)
                 predicted = predicted_increase(weights, moved, reference) if reference else None
                 write_(weights, moved)
-                if recalibrate:
+                if recalibrate and batches is not None:
                     recalibrate_(model, batches, track)
-                is_table = isinstance(sparsity, Mapping)
                 result = PruneResult(
                     masks={n: weights[n].from_matrix(k) for n, k in kept.items()},
                     method=solver.name,
                     options=asdict(solver),
-                    allocation="table" if is_table else chosen.allocation,
-                    sparsity=dict(sparsity) if is_table else sparsity,
+                    allocation="table" if isinstance(sparsity, Mapping) else chosen.allocation,
+                    sparsity=dict(sparsity) if isinstance(sparsity, Mapping) else sparsity,
                     predicted_loss_increase=predicted,
                     seconds=scoring + time.perf_counter() - start,
                     gradients=reference.gradients if reference else 0,

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from .batches import Loss, batch_inputs, to_device
 from .errors import InputError, NumericsError
-from .progress import Track, silent
+from .progress import Track, length, silent
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ def evaluate(model: nn.Module, batches: Iterable, loss: Loss | None = None, trac
     model.eval()
     try:
         with torch.inference_mode():
-            for number, batch in enumerate(track(batches, "evaluation", _length(batches))):
+            for number, batch in enumerate(track(batches, "evaluation", length(batches))):
                 measured = _measure(model, to_device(batch, device), loss, number)
                 sums += measured.cpu()
                 images += len(_labels(batch))
@@ -84,7 +84,3 @@ def _measure(model: nn.Module, batch, loss: Loss | None, number: int) -> Tensor:
 
 def _labels(batch) -> Tensor:
     return batch["labels"] if isinstance(batch, dict) else batch[1]
-
-
-def _length(batches: Iterable) -> int | None:
-    return len(batches) if hasattr(batches, "__len__") else None

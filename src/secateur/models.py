@@ -9,6 +9,7 @@ import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 import timm
@@ -163,7 +164,7 @@ def _check_folder(folder: Path, needs_weights: bool) -> None:
 
 
 def _create(name: str, pretrained: bool, num_classes: int | None) -> nn.Module:
-    changes = {} if num_classes is None else {"num_classes": num_classes}
+    changes: dict[str, Any] = {} if num_classes is None else {"num_classes": num_classes}
     if name.startswith("local-dir:"):
         try:
             return timm.create_model(name, pretrained=pretrained, **changes)

@@ -104,7 +104,7 @@ def prune_(
 
     predicted, curvature = 0.0, None
     for stage in staged(groups, keep, recomputations):
-        if solver.block is not None:
+        if solver.block is not None and batches is not None:
             curvature = collect(
                 model, batches, weights, [solver.block],
                 loss=loss, samples_per_gradient=samples_per_gradient, track=track,
@@ -142,8 +142,9 @@ def score(weights: Weights, keep: Masks, solver: Solver, curvature: Curvature | 
     scores = {}
     for name, weight in track(weights.items(), f"{solver.name} scores", len(weights)):
         matrix = weight.matrix().to(weight.precision)
-        blocks = (_as_blocks(m, solver, curvature, name) for m in (matrix, keep[name]))
-        scored = solver.scores(*blocks, curvature[name] if curvature else None, damping)
+        size, fisher = _block(weight, solver, curvature)
+        values, kept = (to_blocks(m.reshape(-1), size) for m in (matrix, keep[name]))
+        scored = solver.scores(values, kept, fisher, damping)
         scores[name] = from_blocks(scored, weight.size).view(keep[name].shape)
     return scores
 
@@ -159,8 +160,9 @@ def compensated(
         if torch.equal(before[name], keep[name]):
             moved[name] = matrix * keep[name]
             continue
-        blocks = (_as_blocks(m, solver, curvature, name) for m in (matrix, before[name], keep[name]))
-        solved = solver.compensate(*blocks, curvature[name] if curvature else None, damping)
+        size, fisher = _block(weight, solver, curvature)
+        values, was, kept = (to_blocks(m.reshape(-1), size) for m in (matrix, before[name], keep[name]))
+        solved = solver.compensate(values, was, kept, fisher, damping)
         moved[name] = from_blocks(solved, weight.size).view(matrix.shape)
         if not torch.isfinite(moved[name]).all():
             raise NumericsError(f"{solver.name} gave {name} a weight that is not finite; try a larger damping.")
@@ -190,9 +192,11 @@ def damping_of(solver: Solver, curvature: Curvature | None) -> float:
     return solver.damping * (curvature.mean_diagonal if solver.relative else 1.0)
 
 
-def _as_blocks(matrix: Tensor, solver: Solver, curvature: Curvature | None, name: str) -> Tensor:
-    size = curvature.fishers[name].size if curvature and solver.block is not None else matrix.numel()
-    return to_blocks(matrix.reshape(-1), size)  # filled up with zeros: not kept
+def _block(weight: PrunableWeight, solver: Solver, curvature: Curvature | None) -> tuple[int, Tensor]:
+    """How many weights the solver sees together, and their Fisher: nothing, for a method without."""
+    if curvature is None or solver.block is None:
+        return weight.size, torch.empty(0)
+    return curvature.fishers[weight.name].size, curvature[weight.name]
 
 
 # --- what is checked before the work ---------------------------------------------------------------------------------

@@ -24,7 +24,7 @@ def run(options: Options) -> int:
     weights = prunable_weights(model)
     chosen = select_layers(model, options.layers or None)
     dense = kept_dense(model, weights)
-    rows = [
+    rows: list[dict] = [
         {
             "name": name,
             "kind": weight.kind,

@@ -17,7 +17,7 @@ def run(options: Options) -> int:
     from ..solvers import METHODS
 
     console = Console(options.json)
-    rows = [
+    rows: list[dict] = [
         {
             "name": name,
             "summary": (method.__doc__ or "").splitlines()[0],

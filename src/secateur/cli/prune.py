@@ -14,6 +14,7 @@ from .options import option
 from .sources import CalibrationOptions, EvaluationOptions, FisherOptions, LayerOptions, ModelOptions
 
 HELP = "prune a model and save it"
+SHOWN = ("achieved", "zeros", "predicted_loss_increase", "top1", "loss", "seconds", "checkpoint")
 
 
 @dataclass
@@ -39,9 +40,9 @@ def run(options: Options) -> int:
     from .console import Console
     from .sources import read_table
 
+    for sparsity in options.sparsity:
+        check_sparsity(sparsity)
     goals = [read_table(options.table)] if options.table else options.sparsity
-    for goal in [] if options.table else goals:
-        check_sparsity(goal)
     chosen = contender(options.method, options.allocation, **options.said_of_fisher())
     check_output(options.out, options.overwrite)
     with Console(options.json) as console:
@@ -52,11 +53,8 @@ def run(options: Options) -> int:
     console.table(
         f"{options.model} pruned by {chosen.label}",
         ["sparsity", "zeros", "predicted increase", "top-1 %", "loss", "seconds", "saved in"],
-        [
-            (r["achieved"], r["zeros"], r["predicted_loss_increase"], r["top1"], r["loss"], r["seconds"], r["checkpoint"])
-            for r in document["rows"]
-        ],
-    )  # fmt: skip
+        [[r[key] for key in SHOWN] for r in document["rows"]],
+    )
     return 0
 
 

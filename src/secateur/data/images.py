@@ -35,7 +35,8 @@ class ArrayImages(Images):
     """uint8 images (count, height, width) and labels in memory."""
 
     def __init__(self, images: np.ndarray, labels: np.ndarray, classes: Sequence[str] = ()):
-        self.images, self.labels = images, labels.tolist()
+        self.images: np.ndarray = images
+        self.labels: list[int] = labels.tolist()
         self.classes = dict(enumerate(classes))
 
     def __len__(self) -> int:

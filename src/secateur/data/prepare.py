@@ -81,7 +81,7 @@ def collate(items: list[tuple[Tensor, int] | Problem]) -> tuple[Tensor, Tensor, 
 
 @contextmanager
 def _one_thread() -> Iterator[None]:
-    """As in a worker process: these tensors are too small to share, and on busy cores sharing takes ten times longer."""
+    """As in a worker process: these tensors are small, and on busy cores sharing them takes ten times longer."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:

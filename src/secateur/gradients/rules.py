@@ -12,6 +12,8 @@ from torch import Tensor, nn
 
 from ..layers import PrunableWeight
 
+CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, Conv2dSame)
+
 
 def slice_gradients(
     module: nn.Module, inputs: Tensor, gradient: Tensor, samples: int, size: int, slices: list[slice]
@@ -20,7 +22,7 @@ def slice_gradients(
     if type(module) is nn.Linear:
         x = inputs.reshape(samples, 1, -1, inputs.shape[-1])  # (samples, groups, positions, in)
         y = gradient.reshape(samples, 1, -1, gradient.shape[-1])  # (samples, groups, positions, out)
-    elif type(module) in (nn.Conv1d, nn.Conv2d, Conv2dSame):
+    elif isinstance(module, nn.Conv1d | nn.Conv2d) and type(module) in CONVOLUTIONS:
         x, y = unfolded(module, inputs, gradient)
     else:
         each = _gradients_of_module(module, inputs, gradient, samples)
@@ -38,7 +40,7 @@ def unfolded(module: nn.Conv1d | nn.Conv2d, inputs: Tensor, gradient: Tensor) ->
         inputs, gradient = inputs.unsqueeze(2), gradient.unsqueeze(2)  # one row high
     kernel, stride, dilation = ((1, *v)[-2:] for v in (module.kernel_size, module.stride, module.dilation))
     if isinstance(module, Conv2dSame):
-        inputs = pad_same(inputs, kernel, stride, dilation)
+        inputs = pad_same(inputs, list(kernel), list(stride), list(dilation))
     else:
         mode = "constant" if module.padding_mode == "zeros" else module.padding_mode
         inputs = F.pad(inputs, module._reversed_padding_repeated_twice, mode=mode)
@@ -53,6 +55,7 @@ def unfolded(module: nn.Conv1d | nn.Conv2d, inputs: Tensor, gradient: Tensor) ->
 
 def _gradients_of_module(module: nn.Module, inputs: Tensor, gradient: Tensor, samples: int) -> Tensor:
     """(samples, out, in) for a module that is linear in no way known here: it is run again, sample by sample."""
+    assert isinstance(module.weight, nn.Parameter)
     matrix = PrunableWeight("", module.weight, (module,)).matrix
     inputs, gradient = (
         inputs.reshape(samples, -1, *inputs.shape[1:]),

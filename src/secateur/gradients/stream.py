@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from ..batches import Loss, cut, samples_in, summed_loss, to_device
 from ..errors import InputError, NumericsError
 from ..layers import PrunableWeight
-from ..progress import Track, silent
+from ..progress import Track, length, silent
 from .alone import gradients_one_by_one, single_gradients
 from .groups import Groups, Sink
 from .rules import slice_gradients
@@ -41,7 +41,7 @@ def stream_gradients(
     groups = Groups(sink, samples_per_gradient)
     with _as_for_inference(model):
         rule = None
-        for number, batch in enumerate(track(batches, "gradients", _length(batches))):
+        for number, batch in enumerate(track(batches, "gradients", length(batches))):
             batch = to_device(batch, _device(model))
             rule = rule or choose_rule(model, batch, weights, loss)
             groups.start_batch(number, samples_in(batch))
@@ -116,10 +116,6 @@ def choose_rule(model, batch, weights, loss):
 
 def _device(model: nn.Module) -> torch.device:
     return next(model.parameters()).device
-
-
-def _length(batches: Iterable) -> int | None:
-    return len(batches) if hasattr(batches, "__len__") else None
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import fields, replace
+from typing import Any
 
 from ..errors import InputError, nearest
 from . import cap, magnitude, obs, woodfisher
@@ -14,7 +15,7 @@ from .woodfisher import WoodFisher
 METHODS: Mapping[str, type[Solver]] = {solver.name: solver for solver in (Magnitude, WoodFisher, CAP)}
 
 
-def solver_named(method: str | Solver, **options: object) -> Solver:
+def solver_named(method: str | Solver, **options: Any) -> Solver:
     """The solver called `method` with `options` instead of its defaults; a solver is taken as it is.
 
     Raises:
@@ -30,7 +31,7 @@ def solver_named(method: str | Solver, **options: object) -> Solver:
     for option in options:
         if option not in known:
             raise InputError(f"{method} has no option {option!r}.{nearest(option, known)} It has {', '.join(known)}.")
-    return METHODS[method](**options)  # type: ignore[arg-type]
+    return METHODS[method](**options)
 
 
 __all__ = [

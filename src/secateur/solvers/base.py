@@ -25,7 +25,9 @@ class Solver(ABC):
 
     def __post_init__(self) -> None:
         if self.block is not None and (not isinstance(self.block, int) or self.block < 1):
-            raise InputError(f"The block of {self.name} is {self.block!r}; give a whole number of weights, such as 192.")
+            raise InputError(
+                f"The block of {self.name} is {self.block!r}; give a whole number of weights, such as 192."
+            )
         if not 0 <= self.damping < float("inf"):
             raise InputError(f"The damping of {self.name} is {self.damping}; give a number from 0, such as 0.01.")
 

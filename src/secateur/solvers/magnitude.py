@@ -16,8 +16,8 @@ class Magnitude(Solver):
     name: ClassVar[str] = "magnitude"
     paper: ClassVar[str] = "Han et al. 2015, Learning both Weights and Connections for Efficient Neural Networks"
 
-    def scores(self, weight: Tensor, keep: Tensor, fisher: Tensor | None = None, damping: float = 0.0) -> Tensor:
+    def scores(self, weight: Tensor, keep: Tensor, fisher: Tensor, damping: float) -> Tensor:
         return torch.where(keep, weight.abs(), -torch.inf)
 
-    def compensate(self, weight: Tensor, before: Tensor, keep: Tensor, fisher=None, damping: float = 0.0) -> Tensor:
+    def compensate(self, weight: Tensor, before: Tensor, keep: Tensor, fisher: Tensor, damping: float) -> Tensor:
         return weight * keep

@@ -38,7 +38,7 @@ class WoodFisher(Solver):
     paper: ClassVar[str] = "Singh and Alistarh 2020, WoodFisher: Efficient Second-Order Approximation"
 
     block: int = 192  # B
-    damping: float = 0.01  # λ, in units of the Fisher's mean diagonal
+    damping: float = 0.1  # λ, in units of the Fisher's mean diagonal
 
     def scores(self, weight: Tensor, keep: Tensor, fisher: Tensor, damping: float) -> Tensor:
         return scores(weight, fisher, keep, damping)
