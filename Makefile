@@ -1,0 +1,47 @@
+# Every target sets up what it needs: a virtual environment in .venv, the dependencies, and the compiled kernels.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+DEMO ?= runs/demo
+IMAGES ?= 1000
+
+.PHONY: demo demo-all test test-all check format figures clean
+
+## demo: compare the methods on the bundled model; under two minutes, writes runs/demo/report.html
+demo: $(READY)
+	$(BIN)/secateur compare --model bundled --eval-samples $(IMAGES) --out $(DEMO) --overwrite
+
+## demo-all: the same, measured on all 10,000 test images
+demo-all: $(READY)
+	$(BIN)/secateur compare --model bundled --out $(DEMO) --overwrite
+
+## test: the ordinary tests
+test: $(READY)
+	$(BIN)/python -m pytest -q
+
+## test-all: these and the slow ones
+test-all: $(READY)
+	$(BIN)/python -m pytest -q -m ""
+
+## check: lint, format, types
+check: $(READY)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: $(READY)
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+clean:
+	rm -rf $(VENV) build dist runs
+
+$(READY): pyproject.toml CMakeLists.txt constraints.txt $(wildcard csrc/*)
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --disable-pip-version-check -q -c constraints.txt -e ".[dev]"
+	touch $@
+
+help:
+	@sed -n 's/^## /  make /p' Makefile
