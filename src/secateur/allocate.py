@@ -4,6 +4,7 @@ A group of layers shares one count of zeros and one threshold. Global pruning is
 pruning a group for each, a table of sparsities likewise, each with its own.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -93,10 +94,10 @@ def allocate(scores: Mapping[str, Tensor], groups: Sequence[Group]) -> dict[str,
         together = torch.cat([scores[name].reshape(-1) for name in group.names])
         gone = int(torch.isneginf(together).sum())
         if gone > group.zeros:
+            enough = math.ceil(1e4 * gone / together.numel()) / 1e4
             raise InputError(
-                f"{_layers(group.names)} {'holds' if len(group.names) == 1 else 'hold'} {gone} zeros of"
-                f" {together.numel()} already, more than the {group.zeros} asked for; ask for a sparsity of at least"
-                f" {gone / together.numel():.4f}, or use global allocation."
+                f"{_holders(group.names)} {gone} zeros of {together.numel()} already, more than the {group.zeros} asked"
+                f" for; ask for a sparsity of at least {enough:g}{', or use global allocation' * (len(groups) > 1)}."
             )
         kept = ~smallest(together, group.zeros)
         for name, part in zip(group.names, kept.split([scores[n].numel() for n in group.names]), strict=True):
@@ -115,5 +116,5 @@ def smallest(values: Tensor, count: int) -> Tensor:
     return chosen
 
 
-def _layers(names: Sequence[str]) -> str:
-    return f"The layer {names[0]}" if len(names) == 1 else f"The {len(names)} layers"
+def _holders(names: Sequence[str]) -> str:
+    return f"The layer {names[0]} holds" if len(names) == 1 else f"The {len(names)} layers hold"

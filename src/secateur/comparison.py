@@ -1,9 +1,10 @@
 """Several methods at several sparsities on one model: the gradients are collected once, and each method scores once."""
 
+import copy
 import itertools
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 from torch import nn
 
@@ -15,18 +16,19 @@ from .evaluation import Evaluation
 from .fisher import Curvature, collect
 from .layers import select_layers
 from .progress import Track, silent
-from .prune import (
+from .prune import PruneResult
+from .solvers import Solver, solver_named
+from .steps import (
     Masks,
-    PruneResult,
-    check_finite,
-    check_groups,
+    check_counts,
+    check_start,
     compensated,
     predicted_increase,
+    repeatable,
     score,
     starting_masks,
     write_,
-)  # fmt: skip
-from .solvers import Solver, solver_named
+)
 
 
 @dataclass(frozen=True)
@@ -102,18 +104,21 @@ def compare(
         InputError, NumericsError: as `prune_` does, before the first gradient where it can be known.
     """
     weights = select_layers(model, layers)
-    check_finite(weights)
     keep = starting_masks(weights, None)
     sizes = {name: weight.size for name, weight in weights.items()}
     goals = {c.allocation: [groups_for(sizes, s, c.allocation) for s in sparsities] for c in contenders}
     for groups in itertools.chain(*goals.values()):
-        check_groups(groups, keep)
-    recalibrate = recalibrate and bool(batch_norms(model))
-    if batches is not None and recalibrate and iter(batches) is batches:
-        batches = list(batches)
-    curvatures = _curvatures(model, batches, weights, contenders, loss, samples_per_gradient, track)
+        check_start(weights, keep, groups)
+    check_counts(samples_per_gradient=samples_per_gradient)
+    recalibrate = recalibrate and batches is not None and bool(batch_norms(model))
+    batches = repeatable(batches, [c.solver for c in contenders], passes=1 + recalibrate)
+    curvatures: dict[int, Curvature] = {}
+    if blocks := {c.solver.block for c in contenders if c.solver.block is not None}:
+        curvatures = collect(
+            model, batches, weights, blocks, loss=loss, samples_per_gradient=samples_per_gradient, track=track
+        )  # fmt: skip
     reference = curvatures[max(curvatures)] if curvatures else None  # every contender's prediction is made with it
-    dense = {name: value.clone() for name, value in model.state_dict().items()}
+    dense = copy.deepcopy(model.state_dict())
     scored: dict[Solver, tuple[Masks, float]] = {}
     try:
         for chosen in contenders:
@@ -128,37 +133,22 @@ def compare(
                 moved = compensated(weights, keep, kept, solver, curvature, track)
                 predicted = predicted_increase(weights, moved, reference) if reference else None
                 write_(weights, moved)
-                if recalibrate and batches is not None:
+                if recalibrate and moved:
                     recalibrate_(model, batches, track)
                 result = PruneResult(
                     masks={n: weights[n].from_matrix(k) for n, k in kept.items()},
-                    method=solver.name,
-                    options=asdict(solver),
+                    solver=solver,
                     allocation="table" if isinstance(sparsity, Mapping) else chosen.allocation,
-                    sparsity=dict(sparsity) if isinstance(sparsity, Mapping) else sparsity,
+                    sparsity=sparsity,
                     predicted_loss_increase=predicted,
                     seconds=scoring + time.perf_counter() - start,
                     gradients=reference.gradients if reference else 0,
-                    settings={"samples_per_gradient": samples_per_gradient, "recomputations": 1},
+                    samples_per_gradient=samples_per_gradient,
                 )
                 yield Row(chosen, result, evaluate(model))
                 model.load_state_dict(dense)
     finally:
         model.load_state_dict(dense)
-
-
-def _curvatures(
-    model, batches, weights, contenders: Sequence[Contender], loss, samples_per_gradient, track
-) -> dict[int, Curvature]:
-    """The Fisher in every block size that a contender asks for, from one pass over the batches."""
-    blocks = {c.solver.block: c.label for c in contenders if c.solver.block is not None}
-    if not blocks:
-        return {}
-    if batches is None:
-        raise InputError(f"{next(iter(blocks.values()))} needs batches to make its Fisher from; none given.")
-    return collect(
-        model, batches, weights, blocks, loss=loss, samples_per_gradient=samples_per_gradient, track=track
-    )  # fmt: skip
 
 
 def _timed(function, *args) -> tuple:

@@ -27,10 +27,12 @@ def solver_named(method: str | Solver, **options: Any) -> Solver:
         raise InputError(
             f"There is no method {method!r}.{nearest(str(method), METHODS)} The methods are {', '.join(METHODS)}."
         )
-    known = [field.name for field in fields(METHODS[method])]
+    known = [field.name for field in fields(METHODS[method]) if field.init]
     for option in options:
         if option not in known:
-            raise InputError(f"{method} has no option {option!r}.{nearest(option, known)} It has {', '.join(known)}.")
+            raise InputError(
+                f"{method} has no option {option!r}.{nearest(option, known)} It has {', '.join(known) or 'none'}."
+            )
     return METHODS[method](**options)
 
 

@@ -39,7 +39,8 @@ def _scores(weight: Tensor, keep: Tensor, fisher: Tensor, damping: float) -> Ten
     fisher = fisher.double() + torch.diag_embed(used[:, None].expand(weight.shape))
     current = _compensate(weight.double(), keep, fisher, 0.0)
     total = loss_increase(current - weight.double(), fisher)
-    alive, result, blocks = keep.clone(), torch.full_like(weight, -torch.inf), torch.arange(len(weight))
+    alive, result = keep.clone(), torch.full_like(weight, -torch.inf)
+    blocks = torch.arange(len(weight), device=weight.device)
     for _ in range(int(keep.sum(1).max())):
         diagonal = inverse.diagonal(dim1=1, dim2=2)
         saliency = torch.where(alive, current**2 / (2 * diagonal), torch.inf)

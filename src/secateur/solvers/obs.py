@@ -91,7 +91,8 @@ def _compensate(weight: Tensor, keep: Tensor, fisher: Tensor, damping: float) ->
     factor, used = factor_kept(keep, fisher, damping)
     right = (fisher.double() @ weight.double()[..., None])[..., 0] + used[:, None] * weight
     solved = torch.cholesky_solve((right * keep)[..., None], factor)[..., 0] * keep
-    return torch.where(keep.all(1, keepdim=True), weight, solved.to(weight.dtype))
+    unchanged = (keep | (weight == 0)).all(1, keepdim=True)  # nothing leaves: no rounding either
+    return torch.where(unchanged, weight, solved.to(weight.dtype))
 
 
 def _solve_kept(right: Tensor, keep: Tensor, fisher: Tensor, damping: float) -> Tensor:

@@ -27,7 +27,7 @@ def compensate(weight: Tensor, before: Tensor, keep: Tensor, fisher: Tensor, dam
     """The updates of all that leave between the masks `before` and `keep`, added up; zero where dropped."""
     leaving = before & ~keep
     scaled = torch.where(leaving, weight / inverse_diagonal(before, fisher, damping), 0.0)
-    return (weight - solve_kept(scaled, before, fisher, damping)) * keep
+    return torch.where(keep, weight - solve_kept(scaled, before, fisher, damping), 0.0)
 
 
 @dataclass(frozen=True)
