@@ -43,14 +43,16 @@ inline Index solver_scratch(Index size) { return static_cast<Index>(Workspace(si
 template <class T>
 struct Block {
     Index size, n = 0;
-    const T *input, *fisher;
+    const T* input;
+    Triangle<const T> fisher;
     const bool* keep;
     T* output;
     double* used;
     const Index* kept;
 
     Block(const Problem<T>& p, Index block, Workspace& w)
-        : size(p.size), input(p.input ? p.input + block * size : nullptr), fisher(p.fisher + block * size * size),
+        : size(p.size), input(p.input ? p.input + block * size : nullptr), fisher(p.packed ? Triangle<const T>{p.fisher + block * (size * (size + 1) / 2), 0}
+                          : Triangle<const T>{p.fisher + block * size * size, size}),
           keep(p.keep + block * size), output(p.output + block * size), used(p.used + block), kept(w.kept) {
         for (Index j = 0; j < size; ++j)
             if (keep[j]) w.kept[n++] = j;
@@ -79,7 +81,7 @@ struct Block {
 template <class T>
 inline void gather(const Block<T>& block, double damping, double* a, Index stride) {
     for (Index i = 0; i < block.n; ++i) {
-        const T* from = block.fisher + block.kept[i] * block.size;
+        const T* from = block.fisher.row(block.kept[i]);
         double* to = a + i * stride;
         if (block.n == block.size)
             for (Index j = 0; j <= i; ++j) to[j] = from[j];
@@ -101,14 +103,14 @@ inline bool factor_kept(const Block<T>& block, double damping, const Workspace& 
         for (Index i = 0; i < block.n; ++i) {
             const double diagonal = w.a[i * w.stride + i];
             largest = diagonal > largest ? diagonal : largest;
-            mean += static_cast<double>(block.fisher[block.kept[i] * (block.size + 1)]) / static_cast<double>(block.n);
+            mean += static_cast<double>(block.fisher.row(block.kept[i])[block.kept[i]]) / static_cast<double>(block.n);
         }
         *block.used = damping;
         if (factor(w.a, block.n, w.stride, 1e-13 * largest)) return true;
         if (!__builtin_isfinite(mean)) return false;
         for (Index i = 0; i < block.n; ++i)
             for (Index j = 0; j < i; ++j)
-                if (!__builtin_isfinite(block.fisher[block.kept[i] * block.size + block.kept[j]])) return false;
+                if (!__builtin_isfinite(block.fisher.row(block.kept[i])[block.kept[j]])) return false;
         damping = 10.0 * damping > 1e-20 ? 10.0 * damping : 1e-20;
         damping = 1e-8 * mean > damping ? 1e-8 * mean : damping;
     }

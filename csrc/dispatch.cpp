@@ -17,15 +17,23 @@ namespace avx512 {
 extern const Variant variant;
 }
 #endif
+#ifdef SECATEUR_BF16
+namespace avx512bf16 {
+extern const Variant variant;
+}
+#endif
 
 std::vector<Choice> supported_variants() {
     std::vector<Choice> choices = {{"portable", &portable::variant}};
 #ifdef SECATEUR_X86
     __builtin_cpu_init();
     if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) choices.push_back({"avx2", &avx2::variant});
-    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") &&
-        __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512bw"))
-        choices.push_back({"avx512", &avx512::variant});
+    const bool wide = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") &&
+                      __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512bw");
+    if (wide) choices.push_back({"avx512", &avx512::variant});
+#endif
+#ifdef SECATEUR_BF16
+    if (wide && __builtin_cpu_supports("avx512bf16")) choices.push_back({"avx512bf16", &avx512bf16::variant});
 #endif
     return choices;
 }

@@ -110,9 +110,9 @@ inline void solve_factored(const double* l, Index n, Index stride, double* x) {
 
 /// y = Fx from the lower triangle of F; y has its own memory.
 template <class T>
-inline void symmetric_product(const T* fisher, Index size, const double* x, double* y) {
+inline void symmetric_product(const Triangle<const T>& fisher, Index size, const double* x, double* y) {
     for (Index i = 0; i < size; ++i) {
-        const T* row = fisher + i * size;
+        const T* row = fisher.row(i);
         const double xi = x[i];
         double sum = row[i] * xi;
 #pragma omp simd reduction(+ : sum)

@@ -29,6 +29,15 @@ static_assert(tile_rows % Simd<double>::lanes == 0, "a block of rows must be who
 SECATEUR_INLINE Index smaller(Index a, Index b) { return a < b ? a : b; }
 SECATEUR_INLINE Index round_up(Index n, Index multiple) { return (n + multiple - 1) / multiple * multiple; }
 
+/// A stored lower triangle: `step` numbers a row, or 0 where the rows are packed.
+template <class T>
+struct Triangle {
+    T* data;
+    Index step;
+
+    SECATEUR_INLINE T* row(Index i) const { return data + (step ? i * step : i * (i + 1) / 2); }
+};
+
 /// The lower triangle of one tile_rows × tile_rows block of L, with zeros past row `rows`.
 struct Corner {
     double lower[tile_rows][tile_rows];

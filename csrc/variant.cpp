@@ -47,7 +47,7 @@ void cap_scores(const Problem<T>& problem, Index index, std::byte* scratch) {
         const Index j = block.kept[i];
         s.weight[i] = block.input[j] + (changes ? w.y[i] : 0.0);
         if (!__builtin_isfinite(s.weight[i])) return block.spoil();
-        s.floor[i] = 1.0 / (block.fisher[j * (block.size + 1)] + *block.used);
+        s.floor[i] = 1.0 / (block.fisher.row(j)[j] + *block.used);
         s.alive[i] = 1.0;
         s.entry[i] = i;
     }
@@ -100,10 +100,23 @@ void compensate(const Problem<T>& problem, Index index, std::byte* scratch) {
 }
 
 template <class T>
-constexpr Solvers<T> solvers = {cap_scores<T>, inverse_diagonal<T>, solve_kept<T>, compensate<T>};
+void loss_increase(const Problem<T>& problem, Index index, std::byte* scratch) {
+    Workspace w(problem.size, reinterpret_cast<std::uintptr_t>(scratch));
+    const Block<T> block(problem, index, w);
+    for (Index j = 0; j < block.size; ++j) w.x[j] = block.input[j];
+    symmetric_product(block.fisher, block.size, w.x, w.z);
+    double twice = 0.0;
+    for (Index j = 0; j < block.size; ++j) twice += w.x[j] * w.z[j];
+    block.fill(T(0));
+    block.output[0] = static_cast<T>(0.5 * twice);
+    *block.used = problem.damping;
+}
+
+template <class T>
+constexpr Solvers<T> solvers = {cap_scores<T>, inverse_diagonal<T>, solve_kept<T>, compensate<T>, loss_increase<T>};
 
 extern const Variant variant;
-const Variant variant = {solvers<float>, solvers<double>, accumulate, solver_scratch, accumulate_scratch};
+const Variant variant = {solvers<float>, solvers<double>, accumulate<float>, accumulate<Bf16>, solver_scratch, accumulate_scratch};
 
 }    // namespace SECATEUR_VARIANT
 }    // namespace secateur

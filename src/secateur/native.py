@@ -3,7 +3,7 @@
 Every function here has a plain torch twin elsewhere; this module says whether the extension is there (`available`,
 `describe`) and whether given tensors can use it (`usable`). Tensors are shared, not copied, unless they are strided.
 Only the lower triangles of Fisher blocks are read. `SECATEUR_NATIVE=0` switches the extension off, and
-`SECATEUR_ISA=portable|avx2|avx512` chooses its instruction set.
+`SECATEUR_ISA=portable|avx2|avx512|avx512bf16` chooses its instruction set.
 """
 
 import functools
@@ -15,6 +15,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
+
+from .triangles import packed_numbers, side
 
 _FLOATS = (torch.float32, torch.float64)
 
@@ -61,7 +63,7 @@ def cap_scores(weight: Tensor, keep: Tensor, fisher: Tensor, damping: float) -> 
     Args:
         weight: (blocks, size). Dropped weights that are not zero yet are removed first, jointly.
         keep: (blocks, size), True where a weight can still be removed.
-        fisher: (blocks, size, size), lower triangles.
+        fisher: (blocks, size, size), of which the lower triangles are read, or packed (see triangles.py).
         damping: λ, added to the diagonals.
 
     Returns:
@@ -89,19 +91,27 @@ def compensate(weight: Tensor, keep: Tensor, fisher: Tensor, damping: float) -> 
     return _solve("compensate", weight, keep, fisher, damping)
 
 
+def loss_increase(change: Tensor, fisher: Tensor) -> Tensor:
+    """½ δᵀFδ (blocks,) of the changes δ (blocks, size); the Fisher as in `cap_scores`."""
+    everything = torch.ones(change.shape, dtype=torch.bool)
+    return _solve("loss_increase", change, everything, fisher, 0.0)[0][:, 0].clone()
+
+
 def accumulate(fisher: Tensor, gradients: Tensor) -> Tensor:
-    """Add GᵀG to the lower triangle of each block, in place.
+    """Add GᵀG to each block, in place.
 
     Args:
-        fisher: (blocks, size, size) float32, contiguous.
-        gradients: (samples, blocks * size) float32.
+        fisher: (blocks, size · (size + 1) / 2) float32, packed and contiguous.
+        gradients: (samples, weights), float32 or bfloat16; the last block may be longer than what is left for it.
     """
-    _require(fisher.dim() == 3 and fisher.shape[1] == fisher.shape[2], "(blocks, size, size)", fisher=fisher)
+    _require(fisher.dim() == 2 and fisher.dtype == torch.float32, "(blocks, packed) of float32", fisher=fisher)
     _require(fisher.is_contiguous(), "contiguous memory, because it is changed in place", fisher=fisher)
-    fits = gradients.dim() == 2 and gradients.shape[1] == fisher.shape[0] * fisher.shape[1]
-    _require(fits, "(samples, blocks * size) beside (blocks, size, size)", gradients=gradients, fisher=fisher)
-    _require(fisher.dtype == gradients.dtype == torch.float32, "float32", gradients=gradients, fisher=fisher)
-    _core(fisher, gradients).accumulate(_array(fisher), _array(gradients), torch.get_num_threads())
+    size = side(fisher.shape[1])
+    fits = gradients.dim() == 2 and len(fisher) == -(-gradients.shape[1] // size)
+    _require(fits, f"(samples, weights) that fill the blocks of {size}", gradients=gradients, fisher=fisher)
+    _require(gradients.dtype in (torch.float32, torch.bfloat16), "float32 or bfloat16", gradients=gradients)
+    given = gradients.view(torch.int16) if gradients.dtype == torch.bfloat16 else gradients
+    _core(fisher, gradients).accumulate(_array(fisher), size, _array(given), torch.get_num_threads())
     return fisher
 
 
@@ -109,7 +119,9 @@ def _solve(kernel: str, values: Tensor | None, keep: Tensor, fisher: Tensor, dam
     """Check, allocate, run: every kernel but `accumulate` is one block of numbers in, one out."""
     inputs = [] if values is None else [values]
     _require(keep.dim() == 2 and keep.dtype == torch.bool, "(blocks, size) of bool", keep=keep)
-    _require(fisher.shape == (*keep.shape, keep.shape[1]), "(blocks, size, size)", fisher=fisher, keep=keep)
+    size = keep.shape[1]
+    fits = fisher.shape in ((*keep.shape, size), (len(keep), packed_numbers(size)))
+    _require(fits, "(blocks, size, size), or (blocks, size · (size + 1) / 2)", fisher=fisher, keep=keep)
     _require(fisher.dtype in _FLOATS, "float32 or float64", fisher=fisher)
     for given in inputs:
         _require(given.shape == keep.shape, "one number for each entry of keep", values=given, keep=keep)

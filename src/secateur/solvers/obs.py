@@ -3,7 +3,8 @@
 With the kept entries K, F damped by λ, and δ the change of the weights:
   compensate      w_K = F_KK⁻¹ F_K: w         (equation 4 of the CAP paper, written with F instead of F⁻¹)
   loss_increase   ½ δᵀFδ
-Everything works on (blocks, size) weights and (blocks, size, size) Fishers; the twins of the native kernels are here.
+Everything works on (blocks, size) weights and Fishers that are square (blocks, size, size) or packed (see
+triangles.py); the twins of the native kernels are here.
 Cost: kept³/3 operations a block.
 """
 
@@ -14,6 +15,7 @@ from torch import Tensor
 
 from .. import native
 from ..errors import NumericsError
+from ..triangles import diagonal, unpack
 
 CHUNK = 1 << 24  # numbers of the float64 copies that a twin makes at a time
 
@@ -24,7 +26,7 @@ def compensate(weight: Tensor, keep: Tensor, fisher: Tensor, damping: float = 0.
     Args:
         weight: (blocks, size).
         keep: (blocks, size), True where kept.
-        fisher: (blocks, size, size), symmetric.
+        fisher: (blocks, size, size), symmetric; or packed.
         damping: λ, added to the diagonal.
     """
     if native.usable(weight, fisher):
@@ -43,12 +45,14 @@ def inverse_diagonal(keep: Tensor, fisher: Tensor, damping: float = 0.0) -> Tens
     """The diagonal of F_KK⁻¹, and zero where dropped."""
     if native.usable(fisher):
         return _checked(*native.inverse_diagonal(keep, fisher, damping))
-    return _in_chunks(_inverse_diagonal, torch.zeros_like(fisher[..., 0]), keep, fisher, damping)
+    return _in_chunks(_inverse_diagonal, torch.zeros(keep.shape, dtype=fisher.dtype, device=fisher.device), keep, fisher, damping)
 
 
 def loss_increase(change: Tensor, fisher: Tensor) -> Tensor:
-    """½ δᵀFδ of each block."""
-    return 0.5 * ((fisher @ change[..., None])[..., 0] * change).sum(-1)
+    """(blocks,): ½ δᵀFδ of each block."""
+    if native.usable(change, fisher):
+        return native.loss_increase(change, fisher)
+    return _in_chunks(_loss_increase, change, change != 0, fisher, 0.0)
 
 
 # --- the twins -------------------------------------------------------------------------------------------------------
@@ -105,11 +109,17 @@ def _inverse_diagonal(like: Tensor, keep: Tensor, fisher: Tensor, damping: float
     return (inverse.diagonal(dim1=1, dim2=2) * keep).to(like.dtype)
 
 
+def _loss_increase(change: Tensor, keep: Tensor, fisher: Tensor, damping: float) -> Tensor:
+    return 0.5 * ((fisher @ change[..., None])[..., 0] * change).sum(-1)
+
+
 def _in_chunks(function, values: Tensor, keep: Tensor, fisher: Tensor, damping: float) -> Tensor:
-    """The float64 copies of a few blocks at a time."""
-    step = max(1, CHUNK // fisher.shape[-1] ** 2)
-    starts = range(0, len(values), step)
-    parts = [function(values[i : i + step], keep[i : i + step], fisher[i : i + step], damping) for i in starts]
+    """The square float64 copies of a few blocks at a time."""
+    step = max(1, CHUNK // values.shape[-1] ** 2)
+    parts = []
+    for chunk in (slice(i, i + step) for i in range(0, len(values), step)):
+        square = unpack(fisher[chunk]) if fisher.dim() == 2 else fisher[chunk]
+        parts.append(function(values[chunk], keep[chunk], square, damping))
     return torch.cat(parts) if parts else torch.zeros_like(values)
 
 
