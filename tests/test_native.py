@@ -13,6 +13,8 @@ import pytest
 import torch
 
 from secateur import native
+from secateur.fisher import to_blocks
+from secateur.triangles import pack, packed_numbers
 
 pytestmark = pytest.mark.skipif(not native.available(), reason=f"no compiled kernels: {native.describe()['reason']}")
 
@@ -195,17 +197,40 @@ def test_rows_of_weights_dropped_before_take_no_part(kernel):
     assert all(a.equal(b) for a, b in zip(clean, changed, strict=True))
 
 
+@pytest.mark.parametrize("kernel", KERNELS)
 @pytest.mark.parametrize("size", SIZES)
-@pytest.mark.parametrize("samples", [1, 5, 300])
-def test_accumulate_adds_the_lower_triangle_and_nothing_else(size, samples):
+def test_a_packed_fisher_gives_what_a_square_one_gives(kernel, size):
+    weight, keep, fisher = random_problem(size, 0.7, torch.float32)
+    square, packed = (run(kernel, weight, keep, f, 1e-3) for f in (fisher, pack(fisher)))
+    assert all(a.equal(b) for a, b in zip(square, packed, strict=True))
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_loss_increase_is_half_the_quadratic_form(size, dtype):
+    change, _, fisher = random_problem(size, dtype=dtype)
+    truth = [0.5 * c @ dense(f, 0.0) @ c for c, f in zip(change.double().numpy(), fisher, strict=True)]
+    np.testing.assert_allclose(native.loss_increase(change, fisher).double(), truth, rtol=DTYPES[dtype])
+    assert native.loss_increase(change, pack(fisher)).equal(native.loss_increase(change, fisher))
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("samples", [1, 2, 5, 300, 600])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_accumulate_adds_the_products_of_the_gradients_to_every_block(size, samples, dtype):
     generator = torch.Generator().manual_seed(size)
-    gradients = torch.randn(samples, 3 * size, generator=generator)
-    fisher = torch.randn(3, size, size, generator=generator)
-    split = gradients.double().view(samples, 3, size)
-    truth = fisher + torch.einsum("sbi,sbj->bij", split, split).tril()
-    result = native.accumulate(fisher.clone(), gradients)
-    assert result.triu(1).equal(fisher.triu(1))
-    torch.testing.assert_close(result.double(), truth, rtol=1e-5, atol=1e-5 * samples)
+    gradients = torch.randn(samples, 3 * size - size // 3, generator=generator).to(dtype)
+    fisher = torch.randn(3, packed_numbers(size), generator=generator)
+    blocks = to_blocks(gradients.double(), size)
+    truth = fisher + pack(torch.einsum("sbi,sbj->bij", blocks, blocks))
+    torch.testing.assert_close(native.accumulate(fisher, gradients).double(), truth, rtol=1e-5, atol=2e-6 * samples)
+
+
+def test_a_block_that_one_gradient_overflows_leaves_its_neighbours_finite():
+    gradients = torch.ones(2, 3 * 17)
+    gradients[0, 20] = float("inf")
+    result = native.accumulate(torch.zeros(3, packed_numbers(17)), gradients)
+    assert result[::2].isfinite().all() and not result[1].isfinite().all()
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -216,7 +241,7 @@ def test_results_are_the_same_for_any_number_of_threads(dtype):
     for threads in (1, 2, 7):
         torch.set_num_threads(threads)
         outputs = [run(kernel, weight, keep, fisher, 1e-9) for kernel in KERNELS]
-        results.append([*sum(outputs, ()), native.accumulate(torch.zeros(50, 33, 33), gradients)])
+        results.append([*sum(outputs, ()), native.accumulate(torch.zeros(50, packed_numbers(33)), gradients)])
     assert all(a.equal(b) for other in results[1:] for a, b in zip(results[0], other, strict=True))
 
 
@@ -226,7 +251,7 @@ def test_strided_tensors_and_parameters_are_taken():
     assert native.cap_scores(strided, keep, fisher, 1e-3)[0].equal(native.cap_scores(weight, keep, fisher, 1e-3)[0])
 
 
-W, K, F = torch.ones(2, 4), torch.ones(2, 4, dtype=torch.bool), torch.ones(2, 4, 4)
+W, K, F, P = torch.ones(2, 4), torch.ones(2, 4, dtype=torch.bool), torch.ones(2, 4, 4), torch.ones(2, 10)
 MISTAKES = {
     r"keep \(2, 4\) torch.float32": lambda: native.cap_scores(W, W, F, 0.1),
     r"given: fisher \(2, 4, 3\)": lambda: native.inverse_diagonal(K, F[..., :3], 0.1),
@@ -236,10 +261,13 @@ MISTAKES = {
     "damping of at least 0, not -1": lambda: native.cap_scores(W, K, F, -1.0),
     "damping of at least 0, not nan": lambda: native.cap_scores(W, K, F, float("nan")),
     "on meta": lambda: native.cap_scores(W.to("meta"), K, F, 0.1),
-    r"gradients \(3, 7\)": lambda: native.accumulate(F, torch.ones(3, 7)),
-    "contiguous": lambda: native.accumulate(F.transpose(1, 2), torch.ones(3, 8)),
-    "needs float32": lambda: native.accumulate(F.double(), torch.ones(3, 8)),
-    r"\(blocks, size, size\); given: fisher \(2, 4\)": lambda: native.accumulate(W, torch.ones(3, 8)),
+    r"fill the blocks of 4; given: gradients \(3, 9\)": lambda: native.accumulate(P, torch.ones(3, 9)),
+    r"fill the blocks of 4; given: gradients \(3, 4\)": lambda: native.accumulate(P, torch.ones(3, 4)),
+    "contiguous": lambda: native.accumulate(P.T.contiguous().T, torch.ones(3, 8)),
+    r"of float32; given: fisher \(2, 10\) torch.float64": lambda: native.accumulate(P.double(), torch.ones(3, 8)),
+    "float32 or bfloat16; given": lambda: native.accumulate(P, torch.ones(3, 8).half()),
+    "11 numbers are no packed triangle": lambda: native.accumulate(torch.ones(2, 11), torch.ones(3, 8)),
+    r"\(blocks, packed\) of float32; given: fisher \(2, 4, 4\)": lambda: native.accumulate(F, torch.ones(3, 8)),
 }
 
 
@@ -256,7 +284,7 @@ def test_usable_asks_for_one_float_type_on_the_cpu():
 
 @pytest.mark.parametrize("isa", [isa for isa in native.describe()["isas"] if isa != native.describe()["isa"]])
 def test_every_other_instruction_set_of_this_machine_agrees_too(isa):
-    comparisons = "(agrees_with and not 192) or singular or not_finite or lower_triangle or number_of_threads"
+    comparisons = "(agrees_with and not 192) or singular or not_finite or accumulate or packed or number_of_threads"
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", __file__, "-k", comparisons]
     done = in_subprocess(command, SECATEUR_ISA=isa, OPENBLAS_NUM_THREADS="1")
     assert done.returncode == 0 and " passed" in done.stdout, done.stdout

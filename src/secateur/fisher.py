@@ -1,7 +1,7 @@
-"""The empirical Fisher of each weight, F = 1/N Σ g gᵀ, in diagonal blocks of B consecutive entries.
+"""The empirical Fisher of one weight, F = 1/N Σ g gᵀ, in diagonal blocks of B consecutive entries.
 
 The blocks run over the weight's matrix (out, in) row by row; the last one is filled up with zeros, never regrouped.
-Cost: 2·B operations and no extra memory per weight and gradient; B numbers of storage per weight.
+Only lower triangles are kept, packed. Cost: B operations a weight and gradient; (B + 1) / 2 numbers a weight.
 """
 
 from collections.abc import Iterable, Mapping
@@ -17,6 +17,9 @@ from .gradients import stream_gradients
 from .layers import PrunableWeight
 from .memory import available_bytes, readable
 from .progress import Track, silent
+from .triangles import diagonal, pack, packed_numbers
+
+CHUNK = 1 << 24  # numbers of the square blocks that the twin makes at a time
 
 
 def to_blocks(values: Tensor, block: int) -> Tensor:
@@ -32,46 +35,44 @@ def from_blocks(blocks: Tensor, count: int) -> Tensor:
     return blocks.reshape(-1)[:count]
 
 
+def bytes_needed(weights: int, block: int, dtype: torch.dtype = torch.float32) -> int:
+    """What the Fisher of so many weights takes."""
+    size = min(block, weights)
+    return -(-weights // size) * packed_numbers(size) * dtype.itemsize
+
+
 class BlockFisher:
-    """The Fisher of one weight: `add` gradients, then read `blocks` (blocks, size, size)."""
+    """Sums gradients with `add`; `packed` (blocks, size · (size + 1) / 2) is their Fisher after `finish`."""
 
     def __init__(self, weights: int, block: int, device: torch.device | str = "cpu", dtype=torch.float32):
-        self.weights = weights
-        self.size = min(block, weights)
-        self.gradients = 0  # N so far
-        count = -(-weights // self.size)
-        self._sum = torch.zeros(count, self.size, self.size, device=device, dtype=dtype)
-        self._lower_only = False
+        self.weights, self.size = weights, min(block, weights)
+        blocks = -(-weights // self.size)
+        self.packed = torch.zeros(blocks, packed_numbers(self.size), device=device, dtype=dtype)
 
     def add(self, gradients: Tensor) -> None:
         """`gradients` (gradients, weights), in any shape after the first axis."""
         gradients = gradients.reshape(len(gradients), -1)
-        self.gradients += len(gradients)
         if self.size == 1:
-            self._sum.view(-1).add_(gradients.square().sum(0))
-            return
-        padded = to_blocks(gradients, self.size)  # (gradients, blocks, size)
-        if self._sum.dtype == torch.float32 and native.usable(padded, self._sum):
-            native.accumulate(self._sum, padded.flatten(1))
-            self._lower_only = True
+            self.packed.view(-1).add_(gradients.to(self.packed.dtype).square().sum(0))
+        elif native.can_accumulate(self.packed, gradients):
+            native.accumulate(self.packed, gradients)
         else:
-            self._sum.baddbmm_(padded.permute(1, 2, 0), padded.transpose(0, 1))
+            self._add(gradients.to(self.packed.dtype))
 
-    @property
-    def blocks(self) -> Tensor:
-        """(blocks, size, size), symmetric, averaged over the gradients."""
-        if self._lower_only:
-            for part in self._sum.split(256):  # both triangles, a few blocks at a time
-                part.copy_(part.tril() + part.tril(-1).mT)
-            self._lower_only = False
-        if self.gradients > 1:
-            self._sum /= self.gradients
-            self.gradients = 1
-        return self._sum
+    def _add(self, gradients: Tensor) -> None:
+        """The twin of the native kernel: the whole squares of a few blocks at a time."""
+        blocks = to_blocks(gradients, self.size).transpose(0, 1)  # (blocks, gradients, size)
+        step = max(1, CHUNK // self.size**2)
+        for part, sums in zip(blocks.split(step), self.packed.split(step), strict=True):
+            sums += pack(part.mT @ part)
+
+    def finish(self, gradients: int) -> None:
+        """Divide the sum by the number of gradients; those that never reached this weight were zero."""
+        self.packed /= gradients
 
     @property
     def trace(self) -> float:
-        return float(self.blocks.diagonal(dim1=1, dim2=2).sum(dtype=torch.float64))
+        return float(diagonal(self.packed).sum(dtype=torch.float64))
 
 
 @dataclass(frozen=True)
@@ -82,7 +83,8 @@ class Curvature:
     gradients: int
 
     def __getitem__(self, name: str) -> Tensor:
-        return self.fishers[name].blocks
+        """(blocks, size · (size + 1) / 2), packed."""
+        return self.fishers[name].packed
 
     @property
     def mean_diagonal(self) -> float:
@@ -119,22 +121,16 @@ def collect(
     count = stream_gradients(
         model, batches, weights, sink, loss=loss, samples_per_gradient=samples_per_gradient, track=track
     )
-    for of_size in fishers.values():  # a weight that met no gradient in some batch still has N of them
+    for of_size in fishers.values():
         for fisher in of_size.values():
-            fisher.gradients = count
+            fisher.finish(count)
     return {size: Curvature(of_size, count) for size, of_size in fishers.items()}
-
-
-def bytes_needed(weights: Mapping[str, PrunableWeight], block: int) -> int:
-    """What the Fisher of these weights takes in float32."""
-    sizes = ((w.size, min(block, w.size)) for w in weights.values())
-    return sum(-(-count // size) * size * size * 4 for count, size in sizes)
 
 
 def _check_memory(weights: Mapping[str, PrunableWeight], blocks: list[int]) -> None:
     if any(w.parameter.device.type != "cpu" for w in weights.values()):
         return  # the device's allocator says when it is full
-    needed, free = sum(bytes_needed(weights, block) for block in blocks), available_bytes()
+    needed, free = sum(bytes_needed(w.size, block) for w in weights.values() for block in blocks), available_bytes()
     if needed > 0.9 * free:
         fits = int(max(blocks) * 0.6 * free / needed)
         raise InputError(

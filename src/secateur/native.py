@@ -57,6 +57,13 @@ def usable(*tensors: Tensor) -> bool:
     return available() and on_cpu and len(floating) <= 1 and floating <= set(_FLOATS)
 
 
+def can_accumulate(fisher: Tensor, gradients: Tensor) -> bool:
+    """Whether `accumulate` is there and takes these."""
+    on_cpu = fisher.device.type == gradients.device.type == "cpu"
+    types = fisher.dtype == torch.float32 and gradients.dtype in (torch.float32, torch.bfloat16)
+    return available() and on_cpu and types
+
+
 def cap_scores(weight: Tensor, keep: Tensor, fisher: Tensor, damping: float) -> tuple[Tensor, Tensor]:
     """Loss increase when each kept weight leaves, in CAP's greedy order; dropped weights score -inf.
 

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from .. import native
 from .base import Solver
-from .obs import _checked, _compensate, _in_chunks, compensate, inverse_kept, loss_increase
+from .obs import _checked, _compensate, _in_chunks, _loss_increase, compensate, inverse_kept
 
 
 def scores(weight: Tensor, fisher: Tensor, keep: Tensor | None = None, damping: float = 0.0) -> Tensor:
@@ -38,7 +38,7 @@ def _scores(weight: Tensor, keep: Tensor, fisher: Tensor, damping: float) -> Ten
     inverse, used = inverse_kept(keep, fisher, damping)
     fisher = fisher.double() + torch.diag_embed(used[:, None].expand(weight.shape))
     current = _compensate(weight.double(), keep, fisher, 0.0)
-    total = loss_increase(current - weight.double(), fisher)
+    total = _loss_increase(current - weight.double(), keep, fisher, 0.0)
     alive, result = keep.clone(), torch.full_like(weight, -torch.inf)
     blocks = torch.arange(len(weight), device=weight.device)
     for _ in range(int(keep.sum(1).max())):

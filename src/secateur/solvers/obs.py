@@ -15,7 +15,7 @@ from torch import Tensor
 
 from .. import native
 from ..errors import NumericsError
-from ..triangles import diagonal, unpack
+from ..triangles import unpack
 
 CHUNK = 1 << 24  # numbers of the float64 copies that a twin makes at a time
 
@@ -45,7 +45,9 @@ def inverse_diagonal(keep: Tensor, fisher: Tensor, damping: float = 0.0) -> Tens
     """The diagonal of F_KK⁻¹, and zero where dropped."""
     if native.usable(fisher):
         return _checked(*native.inverse_diagonal(keep, fisher, damping))
-    return _in_chunks(_inverse_diagonal, torch.zeros(keep.shape, dtype=fisher.dtype, device=fisher.device), keep, fisher, damping)
+    return _in_chunks(
+        _inverse_diagonal, torch.zeros(keep.shape, dtype=fisher.dtype, device=fisher.device), keep, fisher, damping
+    )
 
 
 def loss_increase(change: Tensor, fisher: Tensor) -> Tensor:
