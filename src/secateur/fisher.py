@@ -4,19 +4,10 @@ The blocks run over the weight's matrix (out, in) row by row; the last one is fi
 Only lower triangles are kept, packed. Cost: B operations a weight and gradient; (B + 1) / 2 numbers a weight.
 """
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-
 import torch
 from torch import Tensor, nn
 
 from . import native
-from .batches import Loss
-from .errors import InputError
-from .gradients import stream_gradients
-from .layers import PrunableWeight
-from .memory import available_bytes, readable
-from .progress import Track, silent
 from .triangles import diagonal, pack, packed_numbers
 
 CHUNK = 1 << 24  # numbers of the square blocks that the twin makes at a time
@@ -74,66 +65,3 @@ class BlockFisher:
     def trace(self) -> float:
         return float(diagonal(self.packed).sum(dtype=torch.float64))
 
-
-@dataclass(frozen=True)
-class Curvature:
-    """The Fisher of every weight, and how many gradients made it."""
-
-    fishers: dict[str, BlockFisher]
-    gradients: int
-
-    def __getitem__(self, name: str) -> Tensor:
-        """(blocks, size · (size + 1) / 2), packed."""
-        return self.fishers[name].packed
-
-    @property
-    def mean_diagonal(self) -> float:
-        """Over all weights: the scale that relative damping refers to."""
-        return sum(f.trace for f in self.fishers.values()) / sum(f.weights for f in self.fishers.values())
-
-
-def collect(
-    model: nn.Module,
-    batches: Iterable,
-    weights: Mapping[str, PrunableWeight],
-    blocks: Iterable[int],
-    *,
-    loss: Loss | None = None,
-    samples_per_gradient: int = 1,
-    track: Track = silent,
-) -> dict[int, Curvature]:
-    """One pass over the batches, and the Fisher for every block size in `blocks`.
-
-    Raises:
-        InputError: when the Fishers would not fit in memory.
-    """
-    sizes = sorted(set(blocks))
-    _check_memory(weights, sizes)
-    fishers = {
-        size: {n: BlockFisher(w.size, size, w.parameter.device, w.precision) for n, w in weights.items()}
-        for size in sizes
-    }
-
-    def sink(name: str, gradients: Tensor) -> None:
-        for of_size in fishers.values():
-            of_size[name].add(gradients)
-
-    count = stream_gradients(
-        model, batches, weights, sink, loss=loss, samples_per_gradient=samples_per_gradient, track=track
-    )
-    for of_size in fishers.values():
-        for fisher in of_size.values():
-            fisher.finish(count)
-    return {size: Curvature(of_size, count) for size, of_size in fishers.items()}
-
-
-def _check_memory(weights: Mapping[str, PrunableWeight], blocks: list[int]) -> None:
-    if any(w.parameter.device.type != "cpu" for w in weights.values()):
-        return  # the device's allocator says when it is full
-    needed, free = sum(bytes_needed(w.size, block) for w in weights.values() for block in blocks), available_bytes()
-    if needed > 0.9 * free:
-        fits = int(max(blocks) * 0.6 * free / needed)
-        raise InputError(
-            f"The Fisher of {len(weights)} layers in blocks of {', '.join(map(str, blocks))} takes {readable(needed)},"
-            f" and {readable(free)} of memory are free; try a block of {max(fits, 1)}, or fewer layers."
-        )

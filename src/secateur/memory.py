@@ -1,11 +1,20 @@
-"""How much memory there is, and the sentence for when it is not enough."""
+"""How much memory there is and how much this process holds, of the processor's or of an accelerator's."""
 
 import os
+import resource
+import sys
+from contextlib import suppress
 from pathlib import Path
 
+import torch
 
-def available_bytes() -> int:
+CPU = torch.device("cpu")
+
+
+def available_bytes(device: torch.device = CPU) -> int:
     """What could be used now without swapping: the kernel's estimate, within the limits of the control group."""
+    if device.type == "cuda":
+        return torch.cuda.mem_get_info(device)[0]
     free = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES")
     try:
         lines = Path("/proc/meminfo").read_text().splitlines()
@@ -20,6 +29,28 @@ def available_bytes() -> int:
     return min(free, limit - used)
 
 
+def held_bytes(device: torch.device = CPU) -> int:
+    """What this process holds now."""
+    if device.type == "cuda":
+        return torch.cuda.memory_reserved(device)
+    return _status("VmRSS") or _largest_ever()
+
+
+def most_held_bytes(device: torch.device = CPU) -> int:
+    """The most this process has held since `forget_most_held`; where that cannot be told, since its start."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_reserved(device)
+    return _status("VmHWM") or _largest_ever()
+
+
+def forget_most_held(device: torch.device = CPU) -> None:
+    """Let `most_held_bytes` begin anew."""
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
+    with suppress(OSError):  # Linux only, and not in every container
+        Path("/proc/self/clear_refs").write_text("5")
+
+
 def readable(count: float) -> str:
     """1536 → "1.5 KiB"."""
     for unit in ("B", "KiB", "MiB", "GiB"):
@@ -27,3 +58,16 @@ def readable(count: float) -> str:
             return f"{count:.0f} B" if unit == "B" else f"{count:.1f} {unit}"
         count /= 1024
     raise AssertionError("unreachable")
+
+
+def _status(field: str) -> int | None:
+    with suppress(OSError):
+        for line in Path("/proc/self/status").read_text().splitlines():
+            if line.startswith(field):
+                return int(line.split()[1]) * 1024
+    return None
+
+
+def _largest_ever() -> int:
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else 1024 * peak
