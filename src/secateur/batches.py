@@ -3,7 +3,7 @@
 A batch is (inputs, targets, …), or a mapping of the model's keyword arguments with "labels".
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
@@ -19,10 +19,12 @@ def summed_loss(model: nn.Module, batch, loss: Loss | None, number: int) -> Tens
     """The loss of batch `number`, summed over its samples, so that each sample's gradient is its own."""
     with torch.enable_grad():
         value = batch_loss(model, batch, loss)
+        if not isinstance(value, Tensor):
+            raise InputError(f"The loss of batch {number} is a {type(value).__name__}; it must be a tensor.")
         total = value * samples_in(batch) if value.dim() == 0 else value.sum()  # a scalar is taken as the mean
     if not torch.isfinite(total):
         raise NumericsError(
-            f"The loss of batch {number} is {float(total)}; look at that batch's images and labels, and at the"
+            f"The loss of batch {number} is {float(total.detach())}; look at that batch's images and labels, and at the"
             " model's weights."
         )
     return total
@@ -31,13 +33,31 @@ def summed_loss(model: nn.Module, batch, loss: Loss | None, number: int) -> Tens
 def batch_loss(model: nn.Module, batch, loss: Loss | None) -> Tensor:
     """The loss of one batch of any of the forms that `stream_gradients` takes."""
     if isinstance(batch, Mapping) and loss is None:
-        return model(**batch).loss
+        outputs = model(**batch)
+        value = getattr(outputs, "loss", None)
+        if value is None:
+            raise InputError(
+                f"The model gives a {type(outputs).__name__} without a loss for a batch of {', '.join(batch)};"
+                " give a loss function of (outputs, targets)."
+            )
+        return value
+    targets = _targets(batch)
     arguments, keywords = batch_inputs(batch)
     outputs = model(*arguments, **keywords)
-    targets = batch["labels"] if isinstance(batch, Mapping) else batch[1]
     if loss is not None:
         return loss(outputs, targets)
     return _cross_entropy(getattr(outputs, "logits", outputs), targets)
+
+
+def _targets(batch):
+    if isinstance(batch, Mapping) and "labels" in batch:
+        return batch["labels"]
+    if isinstance(batch, tuple | list) and len(batch) > 1:
+        return batch[1]
+    raise InputError(
+        f"A batch of type {type(batch).__name__} holds no targets; give (images, labels) pairs, or mappings with"
+        ' "labels".'
+    )
 
 
 def batch_inputs(batch) -> tuple[tuple, dict]:
@@ -48,6 +68,10 @@ def batch_inputs(batch) -> tuple[tuple, dict]:
 
 
 def _cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
+    if not isinstance(outputs, Tensor):
+        raise InputError(
+            f"The model gives a {type(outputs).__name__}, not logits; give a loss function of (outputs, targets)."
+        )
     if not targets.is_floating_point() and not 0 <= int(targets.min()) <= int(targets.max()) < outputs.shape[1]:
         raise InputError(
             f"Labels run from {int(targets.min())} to {int(targets.max())}, but the model has {outputs.shape[1]}"
@@ -61,7 +85,7 @@ def samples_in(batch) -> int:
     if isinstance(batch, Tensor):
         return len(batch)
     values = batch.values() if isinstance(batch, Mapping) else batch
-    for value in values:
+    for value in values if isinstance(values, Iterable) else ():
         if isinstance(value, Tensor) and value.dim():
             return len(value)
         if isinstance(value, Mapping | list | tuple) and len(value):
@@ -72,13 +96,20 @@ def samples_in(batch) -> int:
 def cut(batch, index: int | slice):
     """One sample, or a run of them, as a batch of the same form."""
     part = index if isinstance(index, slice) else slice(index, index + 1)
-    if isinstance(batch, Tensor):
-        return batch[part] if batch.dim() else batch
-    if isinstance(batch, Mapping):
-        return {k: cut(v, part) for k, v in batch.items()}
-    if isinstance(batch, tuple | list) and batch and all(isinstance(v, Tensor) for v in batch):
-        return type(batch)(cut(v, part) for v in batch)
-    raise TypeError(f"cannot cut a {type(batch).__name__} into samples")
+    return _cut(batch, part, samples_in(batch))
+
+
+def _cut(value, part: slice, samples: int):
+    """What has one entry a sample is cut, the rest stays: a shared mask, a flag, a file name."""
+    if isinstance(value, Tensor):
+        return value[part] if value.dim() and len(value) == samples else value
+    if isinstance(value, Mapping):
+        return {k: _cut(v, part, samples) for k, v in value.items()}
+    if isinstance(value, tuple | list):
+        if any(isinstance(v, Tensor | Mapping | tuple | list) for v in value):
+            return _rebuilt(value, [_cut(v, part, samples) for v in value])
+        return value[part] if len(value) == samples else value
+    return value
 
 
 def to_device(batch, device: torch.device):
@@ -88,5 +119,10 @@ def to_device(batch, device: torch.device):
     if isinstance(batch, Mapping):
         return {k: to_device(v, device) for k, v in batch.items()}
     if isinstance(batch, tuple | list):
-        return type(batch)(to_device(v, device) for v in batch)
+        return _rebuilt(batch, [to_device(v, device) for v in batch])
     return batch
+
+
+def _rebuilt(like, values: list):
+    """`values` as the tuple, named tuple or list that `like` is."""
+    return type(like)(*values) if hasattr(like, "_fields") else type(like)(values)

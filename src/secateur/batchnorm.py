@@ -5,7 +5,7 @@ from collections.abc import Iterable
 import torch
 from torch import nn
 
-from .batches import batch_inputs, to_device
+from .batches import batch_inputs, samples_in, to_device
 from .progress import Track, length, silent
 
 
@@ -16,24 +16,39 @@ def batch_norms(model: nn.Module) -> list[nn.modules.batchnorm._BatchNorm]:
 
 @torch.no_grad()
 def recalibrate_(model: nn.Module, batches: Iterable, track: Track = silent) -> None:
-    """Replace the running statistics by their plain average over the batches; all else stays in evaluation mode."""
+    """Replace the running statistics by their average over the samples; all else stays in evaluation mode.
+
+    Without a batch, or after a failure, the statistics are what they were.
+    """
     norms = batch_norms(model)
     if not norms:
         return
-    device = next(model.parameters()).device
     modes = [(m, m.training) for m in model.modules()]
-    momenta = [norm.momentum for norm in norms]
+    before = [(norm, norm.momentum, {k: v.clone() for k, v in norm.named_buffers(recurse=False)}) for norm in norms]
     model.eval()
     try:
         for norm in norms:
-            norm.reset_running_stats()
-            norm.momentum = None  # the cumulative average
-            norm.train()
-        for batch in track(batches, "batch norm", length(batches)):
-            arguments, keywords = batch_inputs(to_device(batch, device))
-            model(*arguments, **keywords)
+            norm.training = True  # not train(): that would reach the modules inside it
+        _average(model, norms, track(batches, "batch norm", length(batches)))
+    except BaseException:
+        for norm, _, statistics in before:
+            norm.load_state_dict(statistics, strict=False)
+        raise
     finally:
-        for norm, momentum in zip(norms, momenta, strict=True):
+        for norm, momentum, _ in before:
             norm.momentum = momentum
         for module, training in modes:
             module.training = training
+
+
+def _average(model: nn.Module, norms: list[nn.modules.batchnorm._BatchNorm], batches: Iterable) -> None:
+    device, seen = next(model.parameters()).device, 0
+    for batch in batches:
+        samples = samples_in(batch)
+        if samples == 1 and seen:
+            continue  # a last batch of one sample: it may hold one value a channel, which has no variance
+        seen += samples
+        for norm in norms:
+            norm.momentum = samples / seen  # the first batch replaces what was there
+        arguments, keywords = batch_inputs(to_device(batch, device))
+        model(*arguments, **keywords)

@@ -70,8 +70,9 @@ def select_layers(model: nn.Module, layers: str | Sequence[str] | None = None) -
 
     Args:
         layers: globs, or regular expressions after `re:`, matched against the weight's name with or without
-            ".weight"; a leading `!` takes the matches away again. None means the default rule: every linear and
-            convolution except the stem, the depthwise ones and the classifier.
+            ".weight"; a leading `!` takes the matches away again, from the default rule where it comes with no
+            other pattern. None means the default rule: every linear and convolution except the stem, the depthwise
+            ones and the classifier.
     Raises:
         InputError: when a pattern, or all of them together, match nothing.
     """
@@ -90,7 +91,7 @@ def select_layers(model: nn.Module, layers: str | Sequence[str] | None = None) -
 
 def _matching(model: nn.Module, weights: dict[str, PrunableWeight], patterns: list[str]) -> dict[str, PrunableWeight]:
     positive = [p for p in patterns if not p.startswith("!")]
-    chosen = set() if positive else set(select_layers(model))
+    chosen = set() if positive or not patterns else set(select_layers(model))
     for pattern in patterns:
         matches = matching_names(weights, pattern.removeprefix("!"), type(model).__name__)
         chosen = chosen - matches if pattern.startswith("!") else chosen | matches
@@ -108,8 +109,9 @@ def matching_names(names: Iterable[str], pattern: str, model: str = "the model")
     names = list(names)
     matches = {name for name in names if _matches(name, pattern)}
     if not matches:
+        near = nearest(pattern, [name.removesuffix(".weight") for name in names])
         raise InputError(
-            f"The pattern {pattern!r} matches no layer of {model}.{nearest(pattern, names)}"
+            f"The pattern {pattern!r} matches no layer of {model}.{near}"
             f" `secateur layers` lists the {len(names)} that can be pruned."
         )
     return matches
@@ -128,18 +130,23 @@ def _matches(name: str, pattern: str) -> bool:
 def kept_dense(model: nn.Module, weights: dict[str, PrunableWeight]) -> dict[str, str]:
     """Name → reason, for the weights the default rule leaves alone."""
     dense = {name: "depthwise: a few weights per channel" for name, w in weights.items() if w.kind == "depthwise"}
-    for weight in _named_modules_weights(model, weights, _classifier_names(model)):
+    for weight in _named_modules_weights(model, weights, _classifier_names(model, weights)):
         dense[weight] = "classifier: its size follows the classes"
     for weight in _named_modules_weights(model, weights, _stem_names(model, weights)):
         dense[weight] = "stem: few weights, all of them seen by every image"
     return dense
 
 
-def _classifier_names(model: nn.Module) -> tuple[str, ...]:
-    """timm says which module classifies; elsewhere a last linear layer called like one does."""
+def _classifier_names(model: nn.Module, weights: dict[str, PrunableWeight]) -> tuple[str, ...]:
+    """timm says which module classifies; elsewhere it is the last weight of a module that is called like one."""
     config = getattr(model, "pretrained_cfg", None) or {}
-    names = config.get("classifier") or ("head", "fc", "classifier")
-    return (names,) if isinstance(names, str) else tuple(names)
+    if names := config.get("classifier"):
+        return (names,) if isinstance(names, str) else tuple(names)
+    last = (
+        [name for name in weights if name.startswith((f"{called}.", f"{called}s."))][-1:]
+        for called in ("head", "fc", "classifier")
+    )
+    return tuple(name.removesuffix(".weight") for found in last for name in found)
 
 
 def _stem_names(model: nn.Module, weights: dict[str, PrunableWeight]) -> tuple[str, ...]:

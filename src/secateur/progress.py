@@ -14,7 +14,10 @@ class Track(Protocol):
 
 def length(iterable: Iterable) -> int | None:
     """How many items there will be, where that is known."""
-    return len(iterable) if isinstance(iterable, Sized) else None
+    try:
+        return len(iterable) if isinstance(iterable, Sized) else None
+    except TypeError:  # a DataLoader over an iterable dataset has a length that it does not know
+        return None
 
 
 def silent(iterable: Iterable[Item], description: str, total: int | None = None) -> Iterable[Item]:

@@ -7,19 +7,26 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from ..batches import cut, summed_loss
+from ..batches import cut, samples_in, summed_loss
 from ..layers import PrunableWeight
 from .groups import Groups
 
+AT_ONCE = 2**26  # gradient entries held together: 256 MiB in float32
 
-def gradients_one_by_one(model, batch, weights, loss, groups: Groups) -> None:
+
+def gradients_one_by_one(model, batch, weights, loss, groups: Groups, number: int) -> None:
     """Every sample alone through the model, its gradients by ordinary differentiation."""
-    each = [single_gradients(model, cut(batch, i), weights, loss, groups.batch) for i in range(groups.batch_samples)]
-    for name in weights:
-        gradients = torch.stack([g[name] for g in each])
-        if groups.size > 1:
-            gradients = torch.stack([gradients[s].sum(0) for s in groups.slices()])
-        groups.take(name, gradients)
+    samples, together = samples_in(batch), max(1, AT_ONCE // sum(w.size for w in weights.values()))
+    for first in range(0, samples, together):
+        part = range(first, min(first + together, samples))
+        each = [single_gradients(model, cut(batch, i), weights, loss, number) for i in part]
+        groups.start_batch(number, len(part))
+        for name in weights:
+            gradients = torch.stack([g.pop(name) for g in each])
+            if groups.size > 1:
+                gradients = torch.stack([gradients[s].sum(0) for s in groups.slices()])
+            groups.take(name, gradients)
+        groups.end_batch()
 
 
 def single_gradients(model, batch, weights: Mapping[str, PrunableWeight], loss, number: int = 0) -> dict[str, Tensor]:

@@ -18,6 +18,7 @@ class Groups:
         self.sink, self.size = sink, size
         self.samples = 0  # of all batches before this one
         self.started: dict[str, Tensor] = {}  # the sum of a group that began in an earlier batch
+        self.taken: set[str] = set()  # the layers this batch reached
 
     @property
     def complete(self) -> int:
@@ -25,8 +26,11 @@ class Groups:
 
     def start_batch(self, number: int, samples: int) -> None:
         self.batch, self.batch_samples = number, samples
+        self.taken.clear()
 
     def end_batch(self) -> None:
+        for name in set(self.started) - self.taken:  # the batch did not reach it: its group goes on
+            self.take(name, self.started[name].new_zeros(len(self.slices()), *self.started[name].shape))
         self.samples += self.batch_samples
 
     def slices(self) -> list[slice]:
@@ -37,6 +41,7 @@ class Groups:
 
     def take(self, name: str, sums: Tensor) -> None:
         """`sums` (slices or samples, out, in): the gradients summed over each slice."""
+        self.taken.add(name)
         sums = sums.to(torch.promote_types(sums.dtype, torch.float32))
         if not torch.isfinite(sums.sum()):
             raise NumericsError(

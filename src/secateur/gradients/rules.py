@@ -24,6 +24,8 @@ def slice_gradients(
         y = gradient.reshape(samples, 1, -1, gradient.shape[-1])  # (samples, groups, positions, out)
     elif isinstance(module, nn.Conv1d | nn.Conv2d) and type(module) in CONVOLUTIONS:
         x, y = unfolded(module, inputs, gradient)
+        if len(x) != samples:  # several images of one sample are more positions of one
+            x, y = (v.unflatten(0, (samples, -1)).transpose(1, 2).flatten(2, 3) for v in (x, y))
     else:
         each = _gradients_of_module(module, inputs, gradient, samples)
         return each if size == 1 else torch.stack([each[s].sum(0) for s in slices])
@@ -36,20 +38,20 @@ def slice_gradients(
 
 def unfolded(module: nn.Conv1d | nn.Conv2d, inputs: Tensor, gradient: Tensor) -> tuple[Tensor, Tensor]:
     """The operands of a convolution: x (samples, groups, positions, kh·kw·in/groups), y (…, out/groups)."""
-    if isinstance(module, nn.Conv1d):
-        inputs, gradient = inputs.unsqueeze(2), gradient.unsqueeze(2)  # one row high
     kernel, stride, dilation = ((1, *v)[-2:] for v in (module.kernel_size, module.stride, module.dilation))
     if isinstance(module, Conv2dSame):
         inputs = pad_same(inputs, list(kernel), list(stride), list(dilation))
     else:
         mode = "constant" if module.padding_mode == "zeros" else module.padding_mode
         inputs = F.pad(inputs, module._reversed_padding_repeated_twice, mode=mode)
+    if isinstance(module, nn.Conv1d):
+        inputs, gradient = inputs.unsqueeze(2), gradient.unsqueeze(2)  # one row high
     samples, channels = inputs.shape[:2]
-    groups, height, width = module.groups, *gradient.shape[2:]
+    groups = module.groups
     x = F.unfold(inputs, kernel, dilation, 0, stride)  # (samples, channels·kh·kw, positions)
-    x = x.view(samples, groups, channels // groups, kernel[0] * kernel[1], -1)[..., : height * width]
+    x = x.view(samples, groups, channels // groups, kernel[0] * kernel[1], -1)
     x = x.permute(0, 1, 4, 3, 2).flatten(3)  # input channels last, as in PrunableWeight.matrix
-    y = gradient.reshape(samples, groups, -1, height * width).transpose(2, 3)
+    y = gradient.reshape(samples, groups, -1, x.shape[2]).transpose(2, 3)
     return x, y
 
 

@@ -38,15 +38,16 @@ def stream_gradients(
         NumericsError: when a loss or a gradient is not finite, with the batch and the layer.
         InputError: when there are fewer samples than one gradient takes.
     """
+    if samples_per_gradient < 1:
+        raise InputError(f"samples_per_gradient is {samples_per_gradient}; give a whole number from 1.")
     groups = Groups(sink, samples_per_gradient)
     with _as_for_inference(model):
         rule = None
         for number, batch in enumerate(track(batches, "gradients", length(batches))):
             batch = to_device(batch, _device(model))
-            rule = rule or choose_rule(model, batch, weights, loss)
-            groups.start_batch(number, samples_in(batch))
-            rule(model, batch, weights, loss, groups)
-            groups.end_batch()
+            if rule is None and samples_in(batch) > 1:
+                rule = choose_rule(model, batch, weights, loss, number)
+            (rule or gradients_one_by_one)(model, batch, weights, loss, groups, number)
     if groups.complete == 0:
         raise InputError(
             f"One gradient takes {samples_per_gradient} samples but the batches hold {groups.samples};"
@@ -55,8 +56,9 @@ def stream_gradients(
     return groups.complete
 
 
-def gradients_by_hooks(model, batch, weights, loss, groups: Groups) -> None:
+def gradients_by_hooks(model, batch, weights, loss, groups: Groups, number: int) -> None:
     """All samples at once: every layer's inputs meet the gradients of its outputs in a hook."""
+    groups.start_batch(number, samples_in(batch))
     waiting: dict[str, int] = dict.fromkeys(weights, 0)  # uses of the weight whose gradient has not arrived
     sums: dict[str, Tensor] = {}
 
@@ -75,43 +77,47 @@ def gradients_by_hooks(model, batch, weights, loss, groups: Groups) -> None:
         output.register_hook(lambda gradient: arrived(name, module, inputs.pop(), gradient))
         return output
 
-    with ExitStack() as hooks:
+    with ExitStack() as hooks:  # gone before the backward pass, where a rule may call the module again
         for name, weight in weights.items():
             for module in weight.modules:
                 handle = module.register_forward_hook(lambda m, a, o, n=name: after_forward(n, m, a, o))
                 hooks.callback(handle.remove)
-        summed_loss(model, batch, loss, groups.batch).backward()
+        total = summed_loss(model, batch, loss, number)
+    total.backward()
     for name in list(sums):  # a use that does not reach the loss never arrives
         groups.take(name, sums.pop(name))
+    groups.end_batch()
 
 
-def choose_rule(model, batch, weights, loss):
+def choose_rule(model, batch, weights, loss, number: int = 0):
     """Hooks, where they give two samples of this batch the gradients each has alone; else sample by sample.
 
     They do not where a weight is used without calling its module, or a layer's first axis does not lead with samples.
     """
-    try:
-        pair = cut(batch, slice(0, min(2, samples_in(batch))))
-        count = samples_in(pair)
-        if count != min(2, samples_in(batch)):
-            return gradients_by_hooks
-    except TypeError:  # a batch that cannot be cut: nothing to compare with
-        return gradients_by_hooks
+    pair = _telling_pair(model, batch, loss, number)
     seen: dict[str, Tensor] = {}
-    groups = Groups(seen.__setitem__, 1)
-    groups.start_batch(0, count)
     try:
-        gradients_by_hooks(model, pair, weights, loss, groups)
+        gradients_by_hooks(model, pair, weights, loss, Groups(seen.__setitem__, 1), number)
     except (RuntimeError, IndexError, TypeError, AttributeError) as error:
         if isinstance(error, NumericsError):
             raise
         return gradients_one_by_one
-    for index in range(count):
-        for name, truth in single_gradients(model, cut(pair, index), weights, loss).items():
-            guess = seen[name][index] if name in seen else torch.zeros_like(truth)
-            if (guess - truth).norm() > 0.02 * truth.norm() + 1e-12:
-                return gradients_one_by_one
+    alone = [single_gradients(model, cut(pair, index), weights, loss, number) for index in range(2)]
+    for name in weights:
+        truth = torch.stack([gradients[name] for gradients in alone])
+        guess = seen.get(name, torch.zeros_like(truth))
+        if not (guess - truth).norm() <= 0.02 * truth.norm() + 1e-12:
+            return gradients_one_by_one
     return gradients_by_hooks
+
+
+def _telling_pair(model, batch, loss, number: int):
+    """The two neighbours of the largest loss, among a few: a sample without loss has no gradient to compare."""
+    firsts = range(0, min(samples_in(batch) - 1, 16), 2)
+    return max(
+        (cut(batch, slice(first, first + 2)) for first in firsts),
+        key=lambda pair: float(summed_loss(model, pair, loss, number).detach()),
+    )
 
 
 def _device(model: nn.Module) -> torch.device:
