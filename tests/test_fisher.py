@@ -8,7 +8,8 @@ from reference import diagonal_blocks, fisher, grouped, lower_triangles, sample_
 from torch import nn
 from torch.testing import assert_close
 
-from secateur.fisher import collect, from_blocks, to_blocks
+from secateur.curvature import collect
+from secateur.fisher import from_blocks, to_blocks
 from secateur.layers import prunable_weights, select_layers
 
 pytestmark = [EVEN_KERNELS, pytest.mark.usefixtures("one_thread")]

@@ -112,7 +112,7 @@ def test_timm_models_give_the_gradients_each_sample_has_alone(name):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_lower_precisions_keep_the_hooks_and_hand_out_float32(dtype):
+def test_lower_precisions_keep_the_hooks_and_their_own_type(dtype):
     model, (images, targets) = timm_example("vit_tiny_patch16_224", dtype=torch.float32)
     truth = sample_gradients(model, (images, targets), list(select_layers(model)))
     model, batch = model.to(dtype), (images.to(dtype), targets)

@@ -4,6 +4,7 @@ A batch is (inputs, targets, …), or a mapping of the model's keyword arguments
 """
 
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -14,10 +15,15 @@ from .errors import InputError, NumericsError
 
 Loss = Callable[[Any, Any], Tensor]  # (outputs, targets) -> the mean over the batch, or one value a sample
 
+EXACT: AbstractContextManager = nullcontext()  # the model's own precision
 
-def summed_loss(model: nn.Module, batch, loss: Loss | None, number: int) -> Tensor:
-    """The loss of batch `number`, summed over its samples, so that each sample's gradient is its own."""
-    with torch.enable_grad():
+
+def summed_loss(model: nn.Module, batch, loss: Loss | None, number: int, cast=EXACT) -> Tensor:
+    """The loss of batch `number`, summed over its samples, so that each sample's gradient is its own.
+
+    `cast` is the context of the forward pass: an autocast, or none.
+    """
+    with torch.enable_grad(), cast:
         value = batch_loss(model, batch, loss)
         if not isinstance(value, Tensor):
             raise InputError(f"The loss of batch {number} is a {type(value).__name__}; it must be a tensor.")

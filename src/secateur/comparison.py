@@ -11,9 +11,9 @@ from torch import nn
 from .allocate import ALLOCATIONS, allocate, groups_for
 from .batches import Loss
 from .batchnorm import batch_norms, recalibrate_
+from .curvature import Curvature, collect
 from .errors import InputError, nearest
 from .evaluation import Evaluation
-from .fisher import Curvature, collect
 from .layers import select_layers
 from .progress import Track, silent
 from .prune import PruneResult

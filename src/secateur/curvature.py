@@ -8,23 +8,23 @@ import itertools
 import logging
 import time
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
-import torch
 from torch import Tensor, nn
 
 from .batches import Loss, samples_in
 from .fisher import BlockFisher, bytes_needed
 from .gradients import stream_gradients
 from .layers import PrunableWeight
-from .memory import available_bytes, held_bytes, most_held_bytes
+from .memory import available_bytes, forget_most_held, held_bytes, most_held_bytes
 from .plan import MemoryPlan, make_plan
 from .progress import Track, length, silent
-from .resources import Resources
+from .resources import DEFAULT, Resources
 from .spill import Spill
 
 log = logging.getLogger(__name__)
 SHARE = 0.6  # of the free memory that is taken unasked
+SMALL = 0.1  # of the memory: no Fisher for which one would first have to find out what a batch takes
 Weights = Mapping[str, PrunableWeight]
 
 
@@ -50,7 +50,7 @@ def collect(
     *,
     loss: Loss | None = None,
     samples_per_gradient: int = 1,
-    resources: Resources = Resources(),
+    resources: Resources = DEFAULT,
     track: Track = silent,
 ) -> dict[int, Curvature]:
     """The Fisher for every block size in `blocks`, from as many passes over the batches as the memory asks for.
@@ -109,14 +109,17 @@ def _planned(model, batches, weights: Weights, sizes: list[int], how: dict) -> t
     budget = resources.bytes
     if budget is None:
         budget = held_bytes(device) + int(SHARE * available_bytes(device))
+    needs = {n: sum(bytes_needed(w.size, size, w.precision) for size in sizes) for n, w in weights.items()}
+    if sum(needs.values()) < SMALL * (budget - held_bytes(device)):
+        return batches, make_plan(needs, held_bytes(device), budget)
     iterator = iter(batches)
     first = list(itertools.islice(iterator, 1))
+    forget_most_held(device)
     start = time.perf_counter()
     if first:
         m = min(how["samples_per_gradient"], samples_in(first[0]))
         stream_gradients(model, first, weights, lambda name, gradients: None, **{**how, "samples_per_gradient": m})
     seconds = time.perf_counter() - start
-    needs = {n: sum(bytes_needed(w.size, size, w.precision) for size in sizes) for n, w in weights.items()}
     plan = make_plan(needs, most_held_bytes(device), budget, resources.spill)
     count = length(batches)
     if iterator is batches:  # can be gone through once: what the trial took goes back in front

@@ -64,4 +64,3 @@ class BlockFisher:
     @property
     def trace(self) -> float:
         return float(diagonal(self.packed).sum(dtype=torch.float64))
-

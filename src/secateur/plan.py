@@ -51,9 +51,9 @@ def make_plan(needs: Mapping[str, int], base: int, budget: int, spill: str | Pat
     largest = max(needs, key=lambda name: needs[name])
     if needs[largest] > room:
         raise InputError(
-            f"The Fisher of {largest} takes {readable(needs[largest])}, and of {readable(budget)} of memory the model and"
-            f" a batch leave {readable(max(room, 0))}; allow {readable(base + needs[largest])} of memory, or try smaller"
-            " batches or a smaller block."
+            f"The Fisher of {largest} takes {readable(needs[largest])}, and of {readable(budget)} of memory the"
+            f" model and a batch leave {readable(max(room, 0))}; allow {readable(base + needs[largest])} of memory, or"
+            " try smaller batches or a smaller block."
         )
     groups: list[list[str]] = [[]]
     filled = 0
@@ -71,12 +71,13 @@ def make_plan(needs: Mapping[str, int], base: int, budget: int, spill: str | Pat
 
 
 def _check_disk(folder: Path, needed: int, base: int) -> None:
-    free = 0 if _is_memory(folder) else shutil.disk_usage(folder).free
+    in_memory = _is_memory(folder)
+    free = 0 if in_memory else shutil.disk_usage(folder).free
     if needed > free:
         raise InputError(
-            f"The Fishers take {readable(needed)} and have to wait on the disk, but {folder} has"
-            f" {readable(free)} free{' (it lies in memory)' if _is_memory(folder) else ''}; name a folder with more room"
-            f" to spill to, or allow {readable(base + needed)} of memory, or try a smaller block."
+            f"The Fishers take {readable(needed)} and have to wait on the disk, but {folder}"
+            f" {'lies in memory' if in_memory else f'has {readable(free)} free'}; name a folder with more room to spill"
+            f" to, allow {readable(base + needed)} of memory, or try a smaller block."
         )
 
 

@@ -9,7 +9,7 @@ from torch import nn
 from .allocate import allocate, groups_for, staged
 from .batches import Loss
 from .batchnorm import batch_norms, recalibrate_
-from .fisher import collect
+from .curvature import collect
 from .layers import select_layers
 from .progress import Track, silent
 from .solvers import Solver, solver_named

@@ -45,6 +45,9 @@ class Resources:
         return torch.autocast(device.type, torch.bfloat16, enabled=wanted)
 
 
+DEFAULT = Resources()
+
+
 def _gains(device: torch.device) -> bool:
     """Whether products are faster in bfloat16 there."""
     if device.type == "cuda":

@@ -9,8 +9,9 @@ import torch
 from torch import Tensor
 
 from .allocate import Group, allocate
+from .curvature import Curvature
 from .errors import InputError, NumericsError
-from .fisher import Curvature, from_blocks, to_blocks
+from .fisher import from_blocks, to_blocks
 from .layers import PrunableWeight
 from .progress import Track, silent
 from .solvers import Solver, loss_increase
@@ -58,7 +59,7 @@ def predicted_increase(weights: Weights, moved: Mapping[str, Tensor], curvature:
     total = 0.0
     for name, matrix in moved.items():
         change = matrix.to(weights[name].precision) - weights[name].matrix()
-        change = to_blocks(change.reshape(-1), curvature.fishers[name].size)
+        change = to_blocks(change.reshape(-1), curvature.sizes[name])
         total += float(loss_increase(change, curvature[name]).sum(dtype=torch.float64))
     return total
 
@@ -81,7 +82,7 @@ def _block(weight: PrunableWeight, solver: Solver, curvature: Curvature | None) 
     """How many weights the solver sees together, and their Fisher: nothing, for a method without."""
     if curvature is None or solver.block is None:
         return weight.size, torch.empty(0)
-    return curvature.fishers[weight.name].size, curvature[weight.name]
+    return curvature.sizes[weight.name], curvature[weight.name]
 
 
 # --- what is checked before the work ---------------------------------------------------------------------------------

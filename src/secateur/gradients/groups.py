@@ -42,13 +42,13 @@ class Groups:
     def take(self, name: str, sums: Tensor) -> None:
         """`sums` (slices or samples, out, in): the gradients summed over each slice."""
         self.taken.add(name)
-        sums = sums.to(torch.promote_types(sums.dtype, torch.float32))
         if not torch.isfinite(sums.sum()):
             raise NumericsError(
                 f"The gradient of {name} is not finite in batch {self.batch}; look at that batch's images and labels,"
                 " or run the model in float32."
             )
-        if self.size > 1:
+        if self.size > 1:  # means take more digits than bfloat16 has
+            sums = sums.to(torch.promote_types(sums.dtype, torch.float32))
             sums = self._whole_groups(name, sums)
         if len(sums):
             self.sink(name, sums)

@@ -8,10 +8,11 @@ from contextlib import ExitStack, contextmanager
 import torch
 from torch import Tensor, nn
 
-from ..batches import Loss, cut, samples_in, summed_loss, to_device
+from ..batches import EXACT, Loss, cut, samples_in, summed_loss, to_device
 from ..errors import InputError, NumericsError
 from ..layers import PrunableWeight
 from ..progress import Track, length, silent
+from ..resources import DEFAULT, Resources
 from .alone import gradients_one_by_one, single_gradients
 from .groups import Groups, Sink
 from .rules import slice_gradients
@@ -25,6 +26,7 @@ def stream_gradients(
     *,
     loss: Loss | None = None,
     samples_per_gradient: int = 1,  # m
+    resources: Resources = DEFAULT,
     track: Track = silent,
 ) -> int:
     """Hand the gradients of every batch to `sink`, and return how many there were.
@@ -34,6 +36,7 @@ def stream_gradients(
         loss: of (outputs, targets), a scalar mean over the batch or one value a sample; cross-entropy by default, or
             the model's own `.loss` where batches are mappings.
         samples_per_gradient: consecutive samples averaged into one gradient; an incomplete last group is left out.
+        resources: their precision is that of the forward and backward passes.
     Raises:
         NumericsError: when a loss or a gradient is not finite, with the batch and the layer.
         InputError: when there are fewer samples than one gradient takes.
@@ -42,12 +45,12 @@ def stream_gradients(
         raise InputError(f"samples_per_gradient is {samples_per_gradient}; give a whole number from 1.")
     groups = Groups(sink, samples_per_gradient)
     with _as_for_inference(model):
-        rule = None
+        rule, device = None, next(model.parameters()).device
         for number, batch in enumerate(track(batches, "gradients", length(batches))):
-            batch = to_device(batch, _device(model))
+            batch = to_device(batch, device)
             if rule is None and samples_in(batch) > 1:
                 rule = choose_rule(model, batch, weights, loss, number)
-            (rule or gradients_one_by_one)(model, batch, weights, loss, groups, number)
+            (rule or gradients_one_by_one)(model, batch, weights, loss, groups, number, resources.autocast(device))
     if groups.complete == 0:
         raise InputError(
             f"One gradient takes {samples_per_gradient} samples but the batches hold {groups.samples};"
@@ -56,7 +59,7 @@ def stream_gradients(
     return groups.complete
 
 
-def gradients_by_hooks(model, batch, weights, loss, groups: Groups, number: int) -> None:
+def gradients_by_hooks(model, batch, weights, loss, groups: Groups, number: int, cast=EXACT) -> None:
     """All samples at once: every layer's inputs meet the gradients of its outputs in a hook."""
     groups.start_batch(number, samples_in(batch))
     waiting: dict[str, int] = dict.fromkeys(weights, 0)  # uses of the weight whose gradient has not arrived
@@ -82,7 +85,7 @@ def gradients_by_hooks(model, batch, weights, loss, groups: Groups, number: int)
             for module in weight.modules:
                 handle = module.register_forward_hook(lambda m, a, o, n=name: after_forward(n, m, a, o))
                 hooks.callback(handle.remove)
-        total = summed_loss(model, batch, loss, number)
+        total = summed_loss(model, batch, loss, number, cast)
     total.backward()
     for name in list(sums):  # a use that does not reach the loss never arrives
         groups.take(name, sums.pop(name))
@@ -118,10 +121,6 @@ def _telling_pair(model, batch, loss, number: int):
         (cut(batch, slice(first, first + 2)) for first in firsts),
         key=lambda pair: float(summed_loss(model, pair, loss, number).detach()),
     )
-
-
-def _device(model: nn.Module) -> torch.device:
-    return next(model.parameters()).device
 
 
 @contextmanager
