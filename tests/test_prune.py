@@ -10,7 +10,7 @@ from torch import nn
 
 from secateur import CAP, InputError, Magnitude, NumericsError, WoodFisher, prune_, steps
 from secateur.batchnorm import recalibrate_
-from secateur.fisher import collect
+from secateur.curvature import collect
 
 METHODS = ["magnitude", "woodfisher", "cap"]
 every_method = pytest.mark.parametrize("method", METHODS)

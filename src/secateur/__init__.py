@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from .layers import select_layers
     from .models import load_model
     from .prune import PruneResult, prune_
+    from .resources import Resources
     from .solvers import CAP, Magnitude, WoodFisher
 
 _PLACES = {
@@ -36,6 +37,7 @@ _PLACES = {
     "prune_": "prune",
     "PruneResult": "prune",
     "select_layers": "layers",
+    "Resources": "resources",
     "compare": "comparison",
     "contender": "comparison",
     # methods

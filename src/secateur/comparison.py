@@ -17,6 +17,7 @@ from .evaluation import Evaluation
 from .layers import select_layers
 from .progress import Track, silent
 from .prune import PruneResult
+from .resources import DEFAULT, Resources
 from .solvers import Solver, solver_named
 from .steps import (
     Masks,
@@ -93,6 +94,7 @@ def compare(
     loss: Loss | None = None,
     samples_per_gradient: int = 1,
     recalibrate: bool = True,
+    resources: Resources = DEFAULT,
     track: Track = silent,
 ) -> Iterator[Row]:
     """Yield a row for every contender and sparsity while the model is as pruned for it; it ends as it was.
@@ -115,7 +117,8 @@ def compare(
     curvatures: dict[int, Curvature] = {}
     if blocks := {c.solver.block for c in contenders if c.solver.block is not None}:
         curvatures = collect(
-            model, batches, weights, blocks, loss=loss, samples_per_gradient=samples_per_gradient, track=track
+            model, batches, weights, blocks,
+            loss=loss, samples_per_gradient=samples_per_gradient, resources=resources, track=track,
         )  # fmt: skip
     reference = curvatures[max(curvatures)] if curvatures else None  # every contender's prediction is made with it
     dense = copy.deepcopy(model.state_dict())

@@ -12,6 +12,7 @@ from .batchnorm import batch_norms, recalibrate_
 from .curvature import collect
 from .layers import select_layers
 from .progress import Track, silent
+from .resources import DEFAULT, Resources
 from .solvers import Solver, solver_named
 from .steps import (
     Masks,
@@ -89,6 +90,7 @@ def prune_(
     recomputations: int = 1,
     masks: Masks | None = None,
     recalibrate: bool = True,
+    resources: Resources = DEFAULT,
     track: Track = silent,
 ) -> PruneResult:
     """Prune the chosen weights of any model in place; zeros that are there stay.
@@ -105,6 +107,7 @@ def prune_(
         recomputations: how many times the Fisher is made on the way to the target.
         masks: what earlier pruning kept; by default the weights that are not zero.
         recalibrate: measure batch normalisation's statistics again, where there is any and data to do it.
+        resources: memory, disk and precision for making the Fisher; see `Resources`.
         track: shows progress; see `secateur.progress`.
     Raises:
         InputError: when an argument cannot be used; the model is then as it was.
@@ -125,7 +128,7 @@ def prune_(
         if solver.block is not None:
             curvature = collect(
                 model, batches, weights, [solver.block],
-                loss=loss, samples_per_gradient=samples_per_gradient, track=track,
+                loss=loss, samples_per_gradient=samples_per_gradient, resources=resources, track=track,
             )[solver.block]  # fmt: skip
         scores = score(weights, keep, solver, curvature, track)
         kept = allocate(scores, stage)

@@ -32,6 +32,8 @@ class Resources:
             raise InputError(f"There is no precision {self.precision!r}; choose {', '.join(PRECISIONS)}.")
         if self.spill is not None and not Path(self.spill).is_dir():
             raise InputError(f"There is no folder {self.spill} to spill to; make it, or name another one.")
+        if self.memory is not None:
+            parse_bytes(self.memory)
         _ = self.bytes
 
     @property

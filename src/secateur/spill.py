@@ -1,7 +1,9 @@
 """Tensors that wait on the disk: written once, read when asked for, gone with the object that holds them."""
 
 import errno
+import shutil
 import tempfile
+import weakref
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -17,9 +19,10 @@ class Spill(Mapping[str, Tensor]):
 
     def __init__(self, folder: Path):
         try:
-            self._folder = tempfile.TemporaryDirectory(prefix="secateur-", dir=folder)
+            self._folder = Path(tempfile.mkdtemp(prefix="secateur-", dir=folder))
         except OSError as error:
             raise InputError(f"{folder} cannot be spilled to: {error.strerror or error}.") from error
+        weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)  # at the latest when Python ends
         self._files: dict[str, tuple[Path, torch.Size, torch.device]] = {}
 
     def put(self, name: str, tensor: Tensor) -> None:
@@ -28,13 +31,13 @@ class Spill(Mapping[str, Tensor]):
         Raises:
             InputError: when the disk is full or fails.
         """
-        path = Path(self._folder.name) / f"{len(self._files)}.bin"
+        path = self._folder / f"{len(self._files)}.bin"
         try:
             tensor.cpu().numpy().tofile(path)
         except OSError as error:
             reason = "the disk is full" if error.errno in (errno.ENOSPC, None) else error.strerror
             raise InputError(
-                f"The Fisher of {name} cannot wait in {path.parent.parent} ({reason}); name a folder with more room"
+                f"The Fisher of {name} cannot wait in {self._folder.parent} ({reason}); name a folder with more room"
                 " to spill to."
             ) from error
         self._files[name] = (path, tensor.shape, tensor.device)
