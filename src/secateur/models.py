@@ -4,17 +4,11 @@ Nothing here unpickles a local file. What the other steps ask a model about (inp
 """
 
 import json
-import socket
-import urllib.request
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 import timm
 import torch
-from huggingface_hub import constants as hub
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 from timm.models import is_model, list_pretrained, split_model_name_tag
@@ -22,8 +16,7 @@ from torch import nn
 
 from .bundled import MODEL_FOLDER
 from .errors import InputError, nearest
-
-CONNECT_SECONDS = 3.0
+from .hub import quick_hub
 
 
 def load_model(
@@ -42,6 +35,8 @@ def load_model(
     """
     if checkpoint is not None:
         _check_suffix(Path(checkpoint))
+    if num_classes is not None and num_classes < 1:
+        raise InputError(f"The number of classes is {num_classes}; give 1 or more.")
     timm_name = _timm_name(name, needs_weights=pretrained and checkpoint is None)
     model = _create(timm_name, pretrained and checkpoint is None, num_classes)
     if checkpoint is not None:
@@ -62,7 +57,7 @@ def load_checkpoint_(model: nn.Module, checkpoint: str | Path) -> None:
         raise InputError(f"The checkpoint {path} cannot be read: {error}; copy or download it again.") from None
     own = model.state_dict()
     problems = [f"{n} is missing" for n in own if n not in weights]
-    problems += [f"{n} is not in the model{nearest(n, own)}" for n in weights if n not in own]
+    problems += [f"{n} is not in the model" for n in weights if n not in own]
     problems += [
         f"{n} has shape {tuple(weights[n].shape)}, the model's has {tuple(tensor.shape)}"
         for n, tensor in own.items()
@@ -133,6 +128,8 @@ def _timm_name(name: str, needs_weights: bool) -> str:
     if name.startswith("local-dir:") or is_folder:
         _check_folder(folder, needs_weights)
         return f"local-dir:{folder}"
+    if folder.is_file() and not is_model(architecture):
+        raise InputError(f"{name} is a file; name its architecture, or its folder, and give the file as checkpoint.")
     if not name or any(c in name for c in "/\\:"):
         raise InputError(f"There is no model folder {name!r}; give a folder, a timm name, or hf-hub:owner/model.")
     if not is_model(architecture):
@@ -151,8 +148,10 @@ def _check_folder(folder: Path, needs_weights: bool) -> None:
         raise InputError(f"The model folder {folder} has no config.json, which names the architecture.")
     try:
         architecture = json.loads(config.read_text(encoding="utf-8"))["architecture"]
-    except (ValueError, KeyError, TypeError):
-        raise InputError(f'{config} is no JSON with an entry "architecture", as timm\'s local-dir wants.') from None
+    except (OSError, ValueError, KeyError, TypeError):
+        architecture = None
+    if not isinstance(architecture, str):
+        raise InputError(f'{config} is no JSON with an entry "architecture", as timm\'s local-dir wants.')
     if not is_model(architecture):
         raise InputError(
             f"{config} names {architecture!r}, no model of timm.{nearest(architecture, timm.list_models())}"
@@ -168,13 +167,15 @@ def _create(name: str, pretrained: bool, num_classes: int | None) -> nn.Module:
     if name.startswith("local-dir:"):
         try:
             return timm.create_model(name, pretrained=pretrained, **changes)
-        except (RuntimeError, SafetensorError, TypeError, OSError) as error:
-            folder, reason = name.removeprefix("local-dir:"), " ".join(str(error).split())
-            raise InputError(f"The weights and config.json in {folder} do not make a model: {reason[:300]}") from None
+        except Exception as error:  # what config.json says reaches any line of the architecture
+            folder, reason = name.removeprefix("local-dir:"), " ".join(str(error).split()).rstrip(".")
+            raise InputError(
+                f"The weights and config.json in {folder} do not make a model: {reason[:300] or type(error).__name__}."
+            ) from None
     if not pretrained and not name.startswith("hf-hub:"):
         return timm.create_model(name, pretrained=False, **changes)
     try:
-        with _quick_hub():
+        with quick_hub():
             return timm.create_model(name, pretrained=pretrained, **changes)
     except (OSError, RuntimeError, ValueError) as error:  # hub errors are OSErrors; RuntimeError: no weights exist
         reason = " ".join(str(error).split()).split(". ")[0]
@@ -182,26 +183,3 @@ def _create(name: str, pretrained: bool, num_classes: int | None) -> nn.Module:
             f"The weights of {name} cannot be had ({reason}); give a checkpoint or a model folder,"
             " or start without pretrained weights."
         ) from None
-
-
-@contextmanager
-def _quick_hub() -> Iterator[None]:
-    """Without an answer from the hub use only its cache: its own retries would take most of a minute."""
-    offline = hub.HF_HUB_OFFLINE
-    hub.HF_HUB_OFFLINE = offline or not _hub_answers()
-    try:
-        yield
-    finally:
-        hub.HF_HUB_OFFLINE = offline
-
-
-def _hub_answers() -> bool:
-    address = urlsplit(hub.ENDPOINT)
-    if address.scheme in urllib.request.getproxies():  # the proxy may reach what a plain connection does not
-        return True
-    try:
-        port = address.port or {"http": 80, "https": 443}[address.scheme]
-        socket.create_connection((address.hostname, port), timeout=CONNECT_SECONDS).close()
-    except OSError:
-        return False
-    return True

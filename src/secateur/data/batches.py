@@ -5,8 +5,7 @@ Which image stands at which position, and how it is augmented, follows from the 
 
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 import torch
@@ -17,7 +16,6 @@ from ..errors import InputError
 from .images import Images
 from .prepare import Preparation, PreparedImages, Problem, collate, unreadable
 from .source import DataSource
-from .transforms import randomness_kept
 
 
 class Batches(ABC):
@@ -82,11 +80,11 @@ class ListedBatches(Batches):
         self.positions = np.arange(len(order))  # those of `order` that can be read, as far as known
         self.rounds = len(order) / len(images)
         self.workers = _workers(source)
-        labels = len(set(images.labels)) if images.labels is not None else len(images.classes)
-        if images.labels is not None and source.class_map is None and labels < min(prepare.classes or 0, 1000):
+        classes = len(images.classes) if images.labels is not None and source.class_map is None else 0
+        if 0 < classes < (prepare.classes or 0):
             self.notes.append(
-                f"{source} has {labels} classes and the model {prepare.classes}: unless a class map says otherwise they"
-                " are numbered in the order of their names."
+                f"{source} has {classes} classes and the model {prepare.classes}: unless a class map says otherwise"
+                " they are numbered in the order of their names."
             )
         if self.rounds > 1:
             self.notes.append(f"{source} has {len(images)} images, so they are gone round {self.rounds:.3g} times.")
@@ -126,41 +124,6 @@ class ListedBatches(Batches):
             raise InputError(
                 f"A process that reads {self.source} was killed, most often for want of memory; use fewer workers or 0."
             ) from None
-
-
-class StreamedBatches(Batches):
-    """Batches of a dataset that can only be read in order; opened anew for each pass, so that its shuffling repeats."""
-
-    def __init__(self, source: DataSource, prepare: Preparation, stream: Callable, samples: int, batch_size: int):
-        super().__init__(source, batch_size)
-        self.prepare, self.stream, self._samples = prepare, stream, samples
-
-    @property
-    def samples(self) -> int:
-        return self._samples
-
-    def _collated(self):
-        chunk: list[Any] = []
-        for position, (image, label) in enumerate(self._around()):
-            with randomness_kept():
-                chunk.append(self.prepare(f"image {position}", image, label, position))
-            if len(chunk) == self.batch_size or position + 1 == self.samples:
-                yield collate(chunk)
-                chunk = []
-            if position + 1 == self.samples:
-                return
-
-    def _around(self):
-        """The stream, again from its start when it ends before there are enough samples."""
-        while True:
-            position = -1
-            try:
-                for position, item in enumerate(self.stream()):  # noqa: B007
-                    yield item
-            except (OSError, RuntimeError, ValueError) as error:
-                raise InputError(f"{self.source} broke off after image {position + 1}: {error}.") from error
-            if position < 0:
-                raise InputError(f"{self.source} holds no images; give another split or folder.")
 
 
 def _workers(source: DataSource) -> int:

@@ -7,9 +7,10 @@ from torch import nn
 
 from ..errors import InputError
 from ..models import class_count
-from .batches import Batches, ListedBatches, StreamedBatches
+from .batches import Batches, ListedBatches
 from .prepare import Preparation
 from .source import STREAMED, DataSource, as_source, open_images, open_stream
+from .streamed import StreamedBatches
 from .transforms import data_config, image_mode, train_transform, validation_transform
 
 
@@ -35,9 +36,7 @@ def calibration_batches(
         InputError: nothing to read, or labels that are not the model's.
     """
     source = as_source(source)
-    _check_counts(samples=samples, batch_size=batch_size)
-    if seed < 0:
-        raise InputError(f"The seed is {seed}; give 0 or more.")
+    _check_counts(seed, samples=samples, batch_size=batch_size)
     if augment not in ("train", "validation"):
         raise InputError(f"There is no augmentation {augment!r}; give train or validation.")
     config = data_config(model, source)
@@ -47,7 +46,7 @@ def calibration_batches(
         transform = validation_transform(source, config)
     prepare = Preparation(transform, image_mode(config), class_count(model), seed)
     if source.kind in STREAMED:
-        stream = lambda: open_stream(source, "train", True, None, seed, prepare.mode)  # noqa: E731
+        stream = lambda: open_stream(source, "train", True, samples, seed, prepare.mode)  # noqa: E731
         return StreamedBatches(source, prepare, stream, samples, batch_size)
     images = open_images(source, "train", prepare.classes)
     count = samples if augment == "train" else min(samples, len(images))
@@ -63,15 +62,12 @@ def evaluation_batches(
         InputError: nothing to read, or labels that are not the model's.
     """
     source = as_source(source)
-    _check_counts(limit=1 if limit is None else limit, batch_size=batch_size)
+    _check_counts(seed, limit=1 if limit is None else limit, batch_size=batch_size)
     config = data_config(model, source)
     prepare = Preparation(validation_transform(source, config), image_mode(config), class_count(model), seed)
     if source.kind in STREAMED:
-        stream = lambda: open_stream(source, "validation", False, None, seed, prepare.mode)  # noqa: E731
-        count = min(n for n in (limit, len(stream())) if n) if limit or len(stream()) else 0
-        if not count:
-            raise InputError(f"{source} does not say how many images it has; give a limit.")
-        return StreamedBatches(source, prepare, stream, count, batch_size)
+        stream = lambda: open_stream(source, "validation", False, limit, seed, prepare.mode)  # noqa: E731
+        return StreamedBatches(source, prepare, stream, limit, batch_size)
     images = open_images(source, "validation", prepare.classes)
     order = np.arange(len(images))
     if limit is not None and limit < len(images):
@@ -86,7 +82,9 @@ def _drawn(available: int, count: int, seed: int) -> np.ndarray:
     return np.concatenate(rounds)[:count]
 
 
-def _check_counts(**counts: int) -> None:
+def _check_counts(seed: int, **counts: int) -> None:
+    if seed < 0:
+        raise InputError(f"The seed is {seed}; give 0 or more.")
     for name, count in counts.items():
         if count < 1:
             raise InputError(f"{name.replace('_', ' ').capitalize()} is {count}; give 1 or more.")

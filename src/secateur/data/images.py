@@ -9,6 +9,8 @@ from collections.abc import Sequence
 import numpy as np
 from PIL import Image
 
+from ..errors import InputError
+
 
 class Images(ABC):
     """Labelled images by position; `labels` is None where they are not known before an image is read."""
@@ -62,13 +64,21 @@ class ReaderImages(Images):
     def __len__(self) -> int:
         return len(self.reader)
 
+    def __del__(self):
+        tar = getattr(getattr(self.reader, "tar_state", None), "tf", None)
+        if tar is not None:  # timm leaves it open
+            tar.close()
+
     def load(self, index: int, mode: str) -> tuple[Image.Image, int]:
-        file, label = self.reader[index][:2]
+        try:
+            file, label = self.reader[index][:2]
+        except KeyError as error:  # of the class map; a file that is missing is an OSError
+            raise InputError(f"has the label {error}, which the class map does not name") from None
         with file, Image.open(file) as image:
             return image.convert(mode), label
 
     def name(self, index: int) -> str:
-        return str(self.reader.filename(index, absolute=True))
+        return str(self.reader.filename(index, absolute=True) or f"image {index}")  # the hub's need not have files
 
     def check(self, index: int) -> None:
         if self.has_files:
@@ -91,3 +101,7 @@ class TorchvisionImages(Images):
     def load(self, index: int, mode: str) -> tuple[Image.Image, int]:
         image, label = self.dataset[index]
         return image.convert(mode), label
+
+    def name(self, index: int) -> str:
+        files = getattr(self.dataset, "samples", None)
+        return str(files[index][0]) if files else super().name(index)

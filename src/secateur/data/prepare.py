@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
+from ..errors import InputError
 from .images import Images
 from .transforms import Transform, randomness_kept, seed_for
 
@@ -67,6 +68,8 @@ class PreparedImages(Dataset):
         index = int(self.order[position])
         try:
             image, label = self.images.load(index, self.prepare.mode)
+        except InputError as error:
+            return Problem(self.images.name(index), str(error), is_skippable=False)
         except Exception as error:  # decoders fail in many ways: OSError, SyntaxError, struct.error, ...
             return unreadable(self.images.name(index), error)
         return self.prepare(self.images.name(index), image, label, position)

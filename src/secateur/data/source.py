@@ -1,7 +1,9 @@
 """Where images come from: the bundled ones, a folder, or any dataset timm can name; opened and checked before use."""
 
 import importlib.util
+import tarfile
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,6 +13,7 @@ from timm.data.readers import create_reader
 
 from ..bundled import LABEL_NAMES, load_images
 from ..errors import InputError, nearest
+from ..hub import quick_hub
 from .images import ArrayImages, Images, ReaderImages, TorchvisionImages
 
 SPLITS = {
@@ -91,6 +94,8 @@ def open_images(source: DataSource, split: str, classes: int | None) -> Images:
     elif kind == "torch":
         if source.data_dir is None:
             raise InputError(f"{source.dataset} needs a data folder, where its files are kept.")
+        if source.class_map is not None:
+            raise InputError(f"{source.dataset} numbers its classes itself; leave the class map out.")
         images = TorchvisionImages(_opened(source, lambda: create_dataset(*_names(source), split, **_choices(source))))
     else:
         images = ReaderImages(_opened(source, lambda: create_reader(*_names(source), split, **_choices(source))))
@@ -101,7 +106,7 @@ def open_images(source: DataSource, split: str, classes: int | None) -> Images:
 
 
 def open_stream(source: DataSource, split: str, shuffled: bool, count: int | None, seed: int, mode: str):
-    """timm's iterable dataset of PIL images and labels."""
+    """timm's iterable dataset of PIL images and labels; shuffled, it goes round until there are `count`."""
     choices = _choices(source) | {"is_training": shuffled, "num_samples": count, "seed": seed, "input_img_mode": mode}
     return _opened(source, lambda: create_dataset(*_names(source), source.split or split, **choices))
 
@@ -130,15 +135,23 @@ def _folder(source: DataSource, split: str, classes: int | None) -> Images:
     root = Path(source.data_dir)
     if not root.exists():
         raise InputError(f"There is no data folder {root}.")
+    if root.is_file() and root.suffix.lower() != ".tar":
+        raise InputError(f"{root} is neither a folder nor a .tar file; unpack it, or give the folder.")
     root = _split_folder(root, split)
     class_map = _class_map(source)
     try:
         images = ReaderImages(create_reader("", str(root), class_map=class_map))
         if class_map is None and classes == 1000 and (numbers := _imagenet_numbers(images)):
             images = ReaderImages(create_reader("", str(root), class_map=numbers))
-    except (RuntimeError, ValueError, OSError) as error:  # RuntimeError: timm found no image
-        hint = " in a folder that the class map names" if class_map else ""
-        raise InputError(f"{root} holds no image{hint} that can be listed: {_sentence(error)}.") from None
+    except tarfile.TarError as error:
+        raise InputError(f"{root} cannot be read as a tar file: {_sentence(error)}; pack or copy it again.") from None
+    except (RuntimeError, ValueError):  # timm found no image
+        named = " that the class map names" if class_map else ""
+        raise InputError(
+            f"{root} holds no image in a class folder{named}; images end in .jpg, .jpeg or .png."
+        ) from None
+    except OSError as error:
+        raise InputError(f"{root} cannot be read: {_sentence(error)}.") from None
     if set(images.classes.values()) == {""}:
         raise InputError(f"{root} holds images but no class folders; put each image in a folder named as its class.")
     return images
@@ -191,11 +204,16 @@ def _opened(source: DataSource, make: Callable[[], Any]) -> Any:
     if package and importlib.util.find_spec(package) is None:
         raise InputError(f"{source.dataset} needs the package {package}; install it with pip install {package}.")
     try:
-        return make()
-    except InputError:
-        raise
+        with quick_hub() if package == "datasets" and not _is_local(source) else nullcontext():
+            return make()
     except Exception as error:  # each of these libraries fails in its own ways, all of them for want of data
+        if "num_samples" in str(error):  # timm's word for a limit
+            raise InputError(f"{source} does not say how many images it has; give a limit.") from error
         raise InputError(f"{source} cannot be opened: {_sentence(error)}.") from error
+
+
+def _is_local(source: DataSource) -> bool:
+    return Path((source.dataset or "").partition("/")[2]).exists()
 
 
 def _sentence(error: Exception) -> str:

@@ -27,7 +27,10 @@ DEIT_TRANSFORM = {"auto_augment": "rand-m9-mstd0.5-inc1", "re_prob": 0.25, "re_m
 def data_config(model: nn.Module, source: DataSource) -> dict[str, Any]:
     """timm's data config of the model, in the size and with the channels it was built for."""
     channels, height, width = input_shape(model)
-    if size := source.image_size:
+    size = source.image_size
+    if size is not None and size < 1:
+        raise InputError(f"The size of the images is {size}; give 1 or more.")
+    if size is not None:
         embed = getattr(model, "patch_embed", None)
         if getattr(embed, "strict_img_size", False) and (height, width) != (size, size):
             raise InputError(
@@ -57,6 +60,8 @@ def train_transform(
     source: DataSource, config: dict[str, Any], auto_augment: str | None = None, re_prob: float | None = None
 ) -> Transform:
     """The recorded transform of the bundled images, DeiT's for others; `auto_augment` "" means none."""
+    if re_prob is not None and not 0 <= re_prob <= 1:
+        raise InputError(f"The probability of erasing is {re_prob}; give 0 to 1.")
     given = {"auto_augment": auto_augment, "re_prob": re_prob}
     recorded = TRAIN_TRANSFORM if source.kind == "bundled" else DEIT_TRANSFORM
     arguments = {**config, **recorded, **{name: value for name, value in given.items() if value is not None}}
