@@ -1,13 +1,13 @@
 """The command line: each file of this folder is a command, with its options, one sentence of help, and `run`."""
 
-import argparse
-import os
+import signal
 import sys
 from collections.abc import Sequence
 
 from ..errors import InputError, NumericsError
 from . import compare, doctor, eval, inspect, layers, methods, prune
-from .options import Parser, add_flags, read_options
+from .options import Parser, add_flags
+from .values import read_options
 
 COMMANDS = {
     "prune": prune,
@@ -22,24 +22,30 @@ COMMANDS = {
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; 0 when it did its work, 1 when `inspect` or `doctor` found a fault, 2 when it did nothing."""
-    parser = Parser(prog="secateur", description="Prune vision models with second-order information.")
-    parser.add_argument("--version", action="version", version=f"secateur {_version()}")
-    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
-    for name, command in COMMANDS.items():
-        formatter = argparse.RawDescriptionHelpFormatter
-        one = commands.add_parser(name, help=command.HELP, description=command.__doc__, formatter_class=formatter)
-        add_flags(one, command.Options)
-    parsed = parser.parse_args(arguments)
-    command = COMMANDS[parsed.command]
+    if arguments is None:  # as a program: being told to end is cleaned up after as Ctrl-C is
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
-        return command.run(read_options(command.Options, parsed, parsed.command))
+        return _run(arguments)
     except (InputError, NumericsError) as error:
         return _stop(str(error))
     except KeyboardInterrupt:
         return _stop("stopped before the end; nothing half-written is left.")
-    except BrokenPipeError:  # the reader of standard output has gone: what it has read is all it wants
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
+    except OSError as error:
+        where = f": {error.filename}" if error.filename else ""
+        return _stop(f"the system refused: {error.strerror or error}{where}.")
+
+
+def _run(arguments: Sequence[str] | None) -> int:
+    parser = Parser(prog="secateur", description="Prune vision models with second-order information.")
+    parser.add_argument("--version", action="version", version=f"secateur {_version()}")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True, title="commands")
+    for name, command in COMMANDS.items():
+        add_flags(commands.add_parser(name, help=command.HELP, description=command.__doc__), command.Options)
+    parsed, unknown = parser.parse_known_args(arguments)
+    if unknown:
+        commands.choices[parsed.command].refuse(unknown[0])
+    command = COMMANDS[parsed.command]
+    return command.run(read_options(command.Options, parsed, parsed.command))
 
 
 def _stop(sentence: str) -> int:

@@ -3,19 +3,24 @@
 Bars and notes go to standard error; tables, or one JSON document, to standard output.
 """
 
+import os
+import re
 import resource
 import sys
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from itertools import zip_longest
 from typing import Any, TypeVar
 
 from rich import box
+from rich.cells import cell_len
 from rich.console import Console as RichConsole
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
-from ..memory import readable
-
 Item = TypeVar("Item")
+WIDTH = 140  # of tables in files and pipes
+NUMERIC = re.compile(r"[-+±\d.,e ]*|–")
 
 
 class Console:
@@ -23,17 +28,19 @@ class Console:
 
     def __init__(self, as_json: bool = False):
         self.as_json = as_json
+        self._told: set[str] = set()
         self._errors = RichConsole(stderr=True, highlight=False)
         self._progress = Progress(
-            TextColumn("{task.description:<22}"),
-            BarColumn(bar_width=28),
+            TextColumn("{task.description:<18}"),
+            BarColumn(bar_width=24),
             MofNCompleteColumn(),
             TimeElapsedColumn(),
-            TextColumn("to go"),
+            TextColumn("so far,"),
             TimeRemainingColumn(),
-            TextColumn("{task.fields[memory]}"),
+            TextColumn("to go, {task.fields[memory]}"),
             console=self._errors,
             transient=True,
+            disable=not self._errors.is_terminal,
         )
 
     def __enter__(self) -> "Console":
@@ -54,7 +61,10 @@ class Console:
             self._progress.remove_task(task)
 
     def note(self, text: str) -> None:
-        """A line on standard error."""
+        """A line on standard error, once."""
+        if text in self._told:
+            return
+        self._told.add(text)
         self._errors.print(text, soft_wrap=True, markup=False)
 
     def step(self, text: str) -> None:
@@ -62,29 +72,68 @@ class Console:
         if not self._errors.is_terminal:
             self.note(text)
 
-    def table(self, title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-        """A table on standard output, numbers to the right; nothing under --json."""
+    def table(
+        self, title: str, columns: Sequence[str], rows: Sequence[Sequence[object]], section: str | None = None
+    ) -> None:
+        """A table on standard output, numbers to the right; nothing under --json.
+
+        Args:
+            section: the column where another value starts another section.
+        """
         if self.as_json:
             return
-        table = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left", title_style="bold")
+        table = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left", title_style="bold",
+                      pad_edge=False, collapse_padding=True)  # fmt: skip
+        cells = [[shown(value) for value in row] for row in rows]
         for index, column in enumerate(columns):
-            numeric = all(not isinstance(row[index], str) or row[index] == "–" for row in rows)
-            table.add_column(column, justify="right" if numeric else "left", no_wrap=numeric or index == 0)
-        for row in rows:
-            table.add_row(*(shown(value) for value in row))
-        RichConsole(width=None if sys.stdout.isatty() else 140, highlight=False).print(table)
+            numeric = all(NUMERIC.fullmatch(row[index]) for row in cells)
+            whole = numeric or index == 0  # never cut short: rather lines too long for the window
+            width = max(cell_len(text) for text in (*column.split("\n"), *(row[index] for row in cells)))
+            table.add_column(
+                column, justify="right" if numeric else "left", no_wrap=whole, min_width=width if whole else None
+            )
+        starts = [] if section is None else [row[columns.index(section)] for row in cells]
+        for row, *pair in zip_longest(cells, starts, starts[1:]):
+            table.add_row(*row, end_section=bool(starts) and pair[0] != pair[1])
+        plain: dict[str, Any] = {"highlight": False, "markup": False, "emoji": False}
+        printer = RichConsole(width=_width(), **plain)
+        needed = RichConsole(width=1000, **plain).measure(table).minimum
+        printer.width = max(printer.width, needed)
+        with printer.capture() as captured:
+            printer.print(table)
+        write("".join(f"{line.rstrip()}\n" for line in captured.get().splitlines()))
 
     def document(self, value: Any) -> None:
         """The one JSON document on standard output; nothing without --json."""
         from ..strict_json import json_bytes
 
         if self.as_json:
-            print(json_bytes(value).decode(), end="")
+            write(json_bytes(value).decode())
 
     def line(self, text: str) -> None:
         """A line on standard output; nothing under --json."""
         if not self.as_json:
-            print(text)
+            write(f"{text}\n")
+
+
+def write(text: str) -> None:
+    """Put text on standard output; a reader that has gone (`| head`) has read all it wants."""
+    if sys.stdout is None:
+        return
+    try:
+        sys.stdout.write(text)
+        sys.stdout.flush()
+    except OSError as error:
+        with suppress(OSError):  # what is still in the buffer goes nowhere, rather than fail again at exit
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if not isinstance(error, BrokenPipeError):
+            raise
+
+
+def _width() -> int | None:
+    """Of standard output where it is a window, or said by the environment; else enough for any table."""
+    seen = "COLUMNS" in os.environ or (sys.stdout is not None and sys.stdout.isatty())
+    return None if seen else WIDTH
 
 
 def shown(value: object) -> str:
@@ -105,4 +154,4 @@ def shown(value: object) -> str:
 def _memory() -> str:
     """The most memory that this process has held."""
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return readable(peak if sys.platform == "darwin" else 1024 * peak)
+    return f"{(peak if sys.platform == 'darwin' else 1024 * peak) / 2**30:.1f} GiB"

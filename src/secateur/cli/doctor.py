@@ -41,10 +41,10 @@ def run(options: Options) -> int:
         "bundled images": bundled.IMAGES.is_file(),
     }
     faults = [f"{name} is not installed" for name in PACKAGES if facts[name] is None]
-    faults += [f"the {name} are missing" for name in ("bundled model", "bundled images") if not facts[name]]
+    faults += [f"the package lacks its {name}" for name in ("bundled model", "bundled images") if not facts[name]]
     console.document({"ok": not faults, "facts": facts, "faults": faults})
     shown = {**facts, "native core": _core_in_words(core)}
-    console.table("Installation", ["what", "found"], [(k, str(v)) for k, v in shown.items()])
+    console.table("Installation", ["what", "found"], list(shown.items()))
     for fault in faults:
         console.line(f"fault: {fault}.")
     return 1 if faults else 0

@@ -16,13 +16,16 @@ class Options(EvaluationOptions, ModelOptions):
 
 def run(options: Options) -> int:
     from ..evaluation import evaluate
+    from .checks import check_data
     from .sources import evaluation, load, notes
 
+    check_data(options)
     model = load(options)
     batches = evaluation(options, model)
     with Console(options.json) as console:
         notes(console, [batches])
         found = evaluate(model, batches, track=console.track)
+        notes(console, [batches])
     console.document(
         {
             "model": options.model, "top1": found.top1, "top5": found.top5, "loss": found.loss,

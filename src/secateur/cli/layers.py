@@ -39,11 +39,12 @@ def run(options: Options) -> int:
     console.document({"layers": rows, "prunable": pruned, "parameters": total})
     console.table(
         f"Layers of {options.model}",
-        ["layer", "kind", "shape", "weights", "pruned", "why not"],
-        [
-            (r["name"], r["kind"], "×".join(map(str, r["shape"])), r["weights"], r["pruned"], r["reason"] or "")
-            for r in rows
-        ],
+        ["layer", "kind", "shape", "weights", "pruned"],
+        [(r["name"], r["kind"], "×".join(map(str, r["shape"])), r["weights"], _verdict(r)) for r in rows],
     )
     console.line(f"{pruned:,} of {total:,} parameters in {len(chosen)} layers would be pruned.")
     return 0
+
+
+def _verdict(row: dict) -> str:
+    return "yes" if row["pruned"] else f"no, {row['reason'].partition(':')[0]}"

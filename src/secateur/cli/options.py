@@ -1,6 +1,8 @@
-"""Flags from dataclasses: a field is a flag, its default and its help; YAML files use the same names.
+"""Flags from dataclasses: a field is a flag, its default, its bounds and its help; YAML files use the same names.
 
 samples: int = option(4096, "images that the Fisher is made of")    ->    --samples 2048, or `samples: 2048`
+
+The fields that a command inherits stand in its help under the docstring of the class they come from.
 """
 
 import argparse
@@ -8,15 +10,28 @@ import sys
 import types
 from collections.abc import Sequence
 from dataclasses import MISSING, Field, field, fields
-from pathlib import Path
-from typing import Any, Union, get_args, get_origin, get_type_hints
+from typing import Any, NoReturn, Union, get_args, get_origin, get_type_hints
 
-from ..errors import InputError, nearest
+from ..errors import nearest
+from .console import write
+
+METAVARS = {int: "N", float: "NUMBER", str: "NAME"}
 
 
-def option(default: Any, help: str, *, positional: bool = False, choices: Sequence[str] = (), metavar: str = "") -> Any:
+def option(
+    default: Any,
+    help: str,
+    *,
+    positional: bool = False,
+    choices: Sequence[str] = (),
+    metavar: str = "",
+    least: float | None = None,
+    most: float | None = None,
+) -> Any:
     """A dataclass field that is a flag; required when `default` is `...`."""
-    about = {"help": help, "positional": positional, "choices": choices, "metavar": metavar}
+    about = {
+        "help": help, "positional": positional, "choices": choices, "metavar": metavar, "least": least, "most": most
+    }  # fmt: skip
     if default is ...:
         return field(kw_only=True, metadata=about)
     if isinstance(default, list):
@@ -25,39 +40,74 @@ def option(default: Any, help: str, *, positional: bool = False, choices: Sequen
 
 
 class Parser(argparse.ArgumentParser):
-    """argparse, with errors of one sentence."""
+    """argparse, with errors of one sentence and flags that must be written out."""
 
-    def error(self, message: str) -> Any:
-        print(f"{self.prog}: {message}. `{self.prog} --help` lists what it takes.", file=sys.stderr)
+    def __init__(self, **words: Any):
+        super().__init__(**words, allow_abbrev=False, formatter_class=argparse.RawDescriptionHelpFormatter)
+
+    def print_help(self, file: Any = None) -> None:
+        write(self.format_help())
+
+    def error(self, message: str) -> NoReturn:
+        end = "" if message.endswith("?") else "."
+        print(f"{self.prog}: {message}{end} `{self.prog} --help` lists what it takes.", file=sys.stderr)
         sys.exit(2)
+
+    def refuse(self, word: str) -> NoReturn:
+        """An error for an argument that this command does not have."""
+        flag = word.partition("=")[0]
+        if not flag.startswith("-"):
+            self.error(f"there is no place for {flag!r}")
+        near = nearest(flag, self._option_string_actions, count=1)
+        self.error(f"there is no option {flag}{near and '.'}{near}")
 
 
 def add_flags(parser: argparse.ArgumentParser, options: type) -> None:
     """One flag for every field of the dataclass, and --config for a file of them."""
     hints = get_type_hints(options)
+    groups: dict[type, Any] = {options: parser}
     for item in fields(options):
-        _add_flag(parser, item, hints[item.name])
+        owner = next(c for c in options.__mro__ if item.name in c.__annotations__)
+        if owner not in groups:
+            groups[owner] = parser.add_argument_group(owner.__doc__)
+        _add_flag(groups[owner], item, hints[item.name])
     parser.add_argument("--config", metavar="FILE", help="YAML file of these options; flags override it")
+    parser.usage = " ".join([parser.prog, *map(_usage, required(options)), "[options]"])
 
 
-def _add_flag(parser: argparse.ArgumentParser, item: Field, hint: Any) -> None:
+def _usage(item: Field) -> str:
+    return flag_of(item) if item.metadata["positional"] else f"{flag_of(item)} {_metavar(item, str)}"
+
+
+def _add_flag(group: Any, item: Field, hint: Any) -> None:
     about = item.metadata
-    kind, many = _kind(hint)
+    kind, many = kind_of(hint)
     words: dict[str, Any] = {"default": argparse.SUPPRESS, "help": _help(item)}
     if kind is bool:
         words["action"] = argparse.BooleanOptionalAction if item.default is not False else "store_true"
     else:
-        words |= {"type": kind, "metavar": about["metavar"] or kind.__name__.upper()}
+        words |= {"type": kind, "metavar": _metavar(item, kind)}
         if about["choices"]:
             words |= {"choices": about["choices"], "metavar": None}
         if many:
             words["nargs"] = "+"
     if about["positional"]:
         words["nargs"] = "?"  # it may come from the configuration file
-        words["metavar"] = about["metavar"] or item.name.upper()
-        parser.add_argument(item.name, **words)
+        group.add_argument(item.name, **words)
     else:
-        parser.add_argument(f"--{item.name.replace('_', '-')}", **words)
+        group.add_argument(flag_of(item), **words)
+
+
+def flag_of(item: Field) -> str:
+    return item.name.upper() if item.metadata["positional"] else f"--{item.name.replace('_', '-')}"
+
+
+def _metavar(item: Field, kind: type) -> str:
+    return item.name.upper() if item.metadata["positional"] else item.metadata["metavar"] or METAVARS[kind]
+
+
+def required(options: type) -> list[Field]:
+    return [item for item in fields(options) if item.default is MISSING and item.default_factory is MISSING]
 
 
 def _help(item: Field) -> str:
@@ -67,62 +117,15 @@ def _help(item: Field) -> str:
     elif default in (None, "", False) or default == []:
         note = ""
     else:
-        note = f" (default: {' '.join(map(str, default)) if isinstance(default, list) else default})"
+        words = " ".join(map(str, default)) if isinstance(default, list) else "yes" if default is True else default
+        note = f" (default: {words})"
     return (item.metadata["help"] + note).replace("%", "%%")
 
 
-def _kind(hint: Any) -> tuple[type, bool]:
+def kind_of(hint: Any) -> tuple[type, bool]:
     """(type of one value, whether there may be several) of `int`, `list[float]`, `str | None`."""
     if get_origin(hint) in (Union, types.UnionType):
         hint = next(h for h in get_args(hint) if h is not type(None))
     if get_origin(hint) is list:
         return get_args(hint)[0], True
     return hint, False
-
-
-def read_options(options: type, parsed: argparse.Namespace, command: str) -> Any:
-    """The dataclass from the command line, over the configuration file, over the defaults.
-
-    Raises:
-        InputError: for a key or a value that the command does not take, and for what is missing.
-    """
-    given = vars(parsed)
-    names = {item.name for item in fields(options)}
-    values = _read_file(Path(given["config"]), options, command) if given.get("config") else {}
-    values |= {name: value for name, value in given.items() if name in names}
-    for item in fields(options):
-        if item.name not in values and item.default is MISSING and item.default_factory is MISSING:
-            flag = item.name.upper() if item.metadata["positional"] else f"--{item.name.replace('_', '-')}"
-            raise InputError(f"`secateur {command}` needs {flag}: {item.metadata['help']}.")
-    return options(**values)
-
-
-def _read_file(path: Path, options: type, command: str) -> dict:
-    import yaml
-
-    try:
-        values = yaml.safe_load(path.read_text())
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise InputError(f"The configuration {path} cannot be read: {str(error).splitlines()[0]}.") from None
-    if not isinstance(values, dict):
-        raise InputError(f"The configuration {path} holds no `option: value` lines.")
-    hints = get_type_hints(options)
-    result = {}
-    for key, value in values.items():
-        name = str(key).replace("-", "_")
-        if name not in hints:
-            raise InputError(f"{path} sets {key!r}, which `secateur {command}` does not have.{nearest(name, hints)}")
-        result[name] = _of_type(value, hints[name], f"{key} in {path}")
-    return result
-
-
-def _of_type(value: Any, hint: Any, where: str) -> Any:
-    kind, many = _kind(hint)
-    if value is None and type(None) in get_args(hint):
-        return None
-    if many:
-        return [_of_type(v, kind, where) for v in (value if isinstance(value, list) else [value])]
-    fits = isinstance(value, kind) or (kind is float and isinstance(value, int))
-    if not fits or (kind is not bool and isinstance(value, bool)):
-        raise InputError(f"{where} is {value!r}; it must be of type {kind.__name__}.")
-    return kind(value)

@@ -14,19 +14,19 @@ from .options import option
 from .sources import CalibrationOptions, EvaluationOptions, FisherOptions, LayerOptions, ModelOptions
 
 HELP = "prune a model and save it"
-SHOWN = ("achieved", "zeros", "predicted_loss_increase", "top1", "loss", "seconds", "checkpoint")
+SHOWN = ("achieved", "zeros", "top1", "loss", "predicted_loss_increase")
 
 
 @dataclass
 class Options(LayerOptions, FisherOptions, EvaluationOptions, CalibrationOptions, ModelOptions):
-    out: str = option(..., "folder to write")
+    out: str = option(..., "folder to write", metavar="FOLDER")
     method: str = option("cap", "a method of `secateur methods`, with options after colons, such as cap:block=96")
     sparsity: list[float] = option([0.5], "fractions of the weights to end as zeros")
     allocation: str = option("global", "one threshold for all layers, or the same sparsity in each",
                              choices=("global", "uniform"))  # fmt: skip
     table: str | None = option(None, "YAML file of `layer pattern: sparsity` lines, in place of --sparsity",
                                metavar="FILE")  # fmt: skip
-    recomputations: int = option(1, "times that the Fisher is made on the way to each sparsity")
+    recomputations: int = option(1, "times that the Fisher is made on the way to each sparsity", least=1)
     recalibrate: bool = option(True, "measure batch normalisation's statistics again")
     evaluate: bool = option(True, "measure the model before and after")
     overwrite: bool = option(False, "replace a folder that secateur wrote before")
@@ -34,16 +34,15 @@ class Options(LayerOptions, FisherOptions, EvaluationOptions, CalibrationOptions
 
 
 def run(options: Options) -> int:
-    from ..allocate import check_sparsity
     from ..comparison import contender
     from ..files import check_output
+    from .checks import check_data, check_gradients, goals_of
     from .console import Console
-    from .sources import read_table
 
-    for sparsity in options.sparsity:
-        check_sparsity(sparsity)
-    goals = [read_table(options.table)] if options.table else options.sparsity
+    goals = goals_of(options.sparsity, options.table)
     chosen = contender(options.method, options.allocation, **options.said_of_fisher())
+    check_gradients(options, options)
+    check_data(options)
     check_output(options.out, options.overwrite)
     with Console(options.json) as console:
         document = _prune(options, chosen, goals, console)
@@ -52,8 +51,8 @@ def run(options: Options) -> int:
         console.line(f"Dense: top-1 {dense['top1']:.2f} %, loss {dense['loss']:.4f} on {dense['images']:,} images.")
     console.table(
         f"{options.model} pruned by {chosen.label}",
-        ["sparsity", "zeros", "predicted increase", "top-1 %", "loss", "seconds", "saved in"],
-        [[r[key] for key in SHOWN] for r in document["rows"]],
+        ["sparsity", "zeros", "top-1 %", "loss", "predicted\nincrease", "seconds", "saved in"],
+        [[*(r[key] for key in SHOWN), f"{r['seconds']:.1f}", r["checkpoint"]] for r in document["rows"]],
     )
     return 0
 
@@ -64,10 +63,13 @@ def _prune(options: Options, chosen, goals: list, console) -> dict:
     from ..checkpoint import save
     from ..evaluation import evaluate
     from ..files import new_folder
+    from .checks import check_goals, check_space, name_of
     from .results import row_of
     from .sources import calibration, describe_data, evaluation, in_memory, load, notes
 
     model = load(options)
+    check_goals(model, options.layers, goals, [chosen.allocation])
+    check_space(options.out, model, len(goals))
     calls_for_data = chosen.solver.block is not None or options.names_data()
     batches = calibration(options, model) if calls_for_data else None
     images = evaluation(options, model) if options.evaluate else None
@@ -77,19 +79,23 @@ def _prune(options: Options, chosen, goals: list, console) -> dict:
     def measure(pruned):
         return evaluate(pruned, held, track=console.track) if held else None
 
+    def manifest():  # once the images were read: some may have been left out
+        data = describe_data(batches, images, options.augment)
+        return {"model": options.model, "data": data, "seed": options.seed}
+
     dense, rows = measure(model), []
-    manifest = {"model": options.model, "data": describe_data(batches, images, options.augment), "seed": options.seed}
     pruned = _pruned(options, chosen, goals, model, batches, measure, console)
     if len(goals) == 1:
         for row in pruned:
-            save(model, row.result, options.out, manifest, options.overwrite)
+            save(model, row.result, options.out, manifest(), options.overwrite)
             rows.append(row_of(row, options.seed, options.out))
     else:
         with new_folder(options.out, options.overwrite) as folder:
             for row in pruned:
-                name = f"{row.result.sparsity:g}"
-                save(model, row.result, folder / name, manifest)
+                name = name_of(row.result.sparsity)
+                save(model, row.result, folder / name, manifest())
                 rows.append(row_of(row, options.seed, str(Path(options.out) / name)))
+    notes(console, [batches, images])
     return {"model": options.model, "out": options.out, "dense": asdict(dense) if dense else None, "rows": rows}
 
 

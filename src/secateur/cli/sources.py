@@ -5,7 +5,6 @@ Commands inherit the groups they need. Heavy imports stay inside the functions, 
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..errors import InputError
@@ -23,21 +22,26 @@ BUNDLED_SHAPE = (1, 28, 28)
 
 @dataclass
 class ModelOptions:
+    """model"""
+
     model: str = option("bundled", "timm name, hf-hub:…, local-dir:…, a folder that secateur wrote, or bundled")
     pretrained: bool = option(True, "load the weights that belong to the name")
     checkpoint: str | None = option(None, "load these weights instead", metavar="FILE.safetensors")
-    num_classes: int | None = option(None, "size of the classifier, where it is not the pretrained one")
+    num_classes: int | None = option(None, "size of the classifier, where it is not the pretrained one", least=1)
     device: str = option("cpu", "where to compute, such as cpu or cuda")
-    threads: int | None = option(None, "processor threads to use (default: all cores)")
+    threads: int | None = option(None, "processor threads to use (default: all cores)", least=1)
 
 
 @dataclass
 class DataOptions:
+    """images"""
+
     dataset: str | None = option(None, "bundled, or a timm name: torch/…, hfds/…, hfids/…, tfds/…, wds/…")
-    data_dir: str | None = option(None, "folder of class folders (or of train/ and val/ with such), or a tar file")
+    data_dir: str | None = option(None, "folder of class folders (or of train/ and val/ with such), or a tar file",
+                                  metavar="FOLDER")  # fmt: skip
     class_map: str | None = option(None, "text file with a class name a line, in the model's order", metavar="FILE")
-    image_size: int | None = option(None, "side of the images (default: what the model was built for)")
-    workers: int | None = option(None, "processes that decode images")
+    image_size: int | None = option(None, "side in pixels (default: what the model was built for)", least=1)
+    workers: int | None = option(None, "processes that decode images (default: at most 2)", least=0)
     skip_unreadable: bool = option(False, "leave out images that cannot be read, and name them")
     download: bool = option(False, "let the dataset fetch its files")
 
@@ -48,28 +52,34 @@ class DataOptions:
 
 @dataclass
 class CalibrationOptions(DataOptions):
-    split: str | None = option(None, "split that feeds the gradients (default: the training split)")
-    samples: int = option(4096, "images that the Fisher is made of")
-    seed: int = option(0, "chooses these images and their augmentation")
-    batch_size: int = option(64, "images that go through the model at once")
-    augment: str = option("train", "transforms of these images", choices=("train", "validation"))
+    """images that the gradients come from"""
+
+    split: str | None = option(None, "split to draw them from (default: the training split)")
+    samples: int = option(4096, "how many", least=1)
+    seed: int = option(0, "chooses these images and their augmentation", least=0)
+    batch_size: int = option(64, "how many go through the model at once", least=1)
+    augment: str = option("train", "augment them as in training, or not", choices=("train", "validation"))
     aa: str | None = option(None, "timm's augmentation policy (default: DeiT's)", metavar="POLICY")
-    reprob: float | None = option(None, "probability of random erasing (default: 0.25)")
+    reprob: float | None = option(None, "probability of random erasing (default: 0.25)", least=0, most=1)
 
 
 @dataclass
 class EvaluationOptions(DataOptions):
-    eval_split: str | None = option(None, "split to measure on (default: the validation split)")
-    eval_samples: int | None = option(None, "measure on so many images, the same ones each time (default: all)")
-    eval_batch_size: int = option(250, "images measured at once")
+    """images that accuracy is measured on"""
+
+    eval_split: str | None = option(None, "split to take them from (default: the validation split)")
+    eval_samples: int | None = option(None, "how many, the same ones each time (default: all)", least=1, metavar="N")
+    eval_batch_size: int = option(250, "how many go through the model at once", least=1)
 
 
 @dataclass
 class FisherOptions:
-    block: int | None = option(None, "B, weights that are seen together (default: the method's)")
-    damping: float | None = option(None, "λ, added to the Fisher's diagonal (default: the method's)")
+    """the Fisher, which says how the loss depends on the weights"""
+
+    block: int | None = option(None, "B, weights that are seen together (default: the method's)", least=1)
+    damping: float | None = option(None, "λ, added to the Fisher's diagonal (default: the method's)", least=0)
     relative: bool = option(True, "λ in units of the Fisher's mean diagonal, or as it stands")
-    samples_per_gradient: int = option(1, "images averaged into one gradient; 128 repeats the paper")
+    samples_per_gradient: int = option(1, "images averaged into one gradient; 128 repeats the paper", least=1)
 
     def said_of_fisher(self) -> dict:
         """The solver's options that were given."""
@@ -79,7 +89,12 @@ class FisherOptions:
 
 @dataclass
 class LayerOptions:
-    layers: list[str] = option([], "patterns of weight names: globs, re:…, or !… to leave out", metavar="PATTERN")
+    """layers"""
+
+    layers: list[str] = option(
+        [], "weights to prune: globs or re:…, and !… to leave out (default: all but stem, depthwise and classifier)",
+        metavar="PATTERN",
+    )  # fmt: skip
 
 
 # --- models -----------------------------------------------------------------------------------------------------------
@@ -90,27 +105,14 @@ def load(options: ModelOptions, needs_weights: bool = True) -> "nn.Module":
     import torch
 
     from ..models import load_model
+    from .checks import usable_device
 
     if options.threads is not None:
-        if options.threads < 1:
-            raise InputError(f"There cannot be {options.threads} threads; give 1 or more.")
         torch.set_num_threads(options.threads)
-    device = _device(options.device)
+    device = usable_device(options.device)
     pretrained = options.pretrained and needs_weights
     model = load_model(options.model, pretrained, options.checkpoint if needs_weights else None, options.num_classes)
     return model.to(device)
-
-
-def _device(name: str):
-    import torch
-
-    try:
-        device = torch.device(name)
-        torch.empty(1, device=device)
-    except (RuntimeError, AssertionError, NotImplementedError) as error:
-        reason = " ".join(str(error).split()).split(". ")[0]
-        raise InputError(f"The device {name!r} cannot be used ({reason[:120]}); try cpu.") from None
-    return device
 
 
 # --- data -------------------------------------------------------------------------------------------------------------
@@ -144,7 +146,8 @@ def _source(options: DataOptions, model: "nn.Module", split: str | None) -> "Dat
 
     if options.dataset is None and options.data_dir is None and input_shape(model) != BUNDLED_SHAPE:
         raise InputError(
-            "This model needs images: give --data-dir FOLDER, or --dataset NAME; the bundled ones are 28×28 and grey."
+            "This model needs images: give --data-dir FOLDER, or --dataset NAME (the bundled ones are 28×28 and grey);"
+            " only prune --method magnitude --no-evaluate does without."
         )
     return DataSource(
         options.dataset, options.data_dir, split, options.class_map, options.image_size, options.workers,
@@ -175,22 +178,9 @@ def describe_data(used: "Batches | None", measured: "Batches | None", augment: s
 
 
 def notes(console: "Console", batches: "Iterable[Batches | None]") -> None:
-    """What should be known of the data before the work, once each."""
-    present = [part for part in batches if part is not None]
-    sentences = [note for part in present for note in part.notes]
-    sentences += [f"Left out {name}: {why}." for part in present for name, why in part.skipped.items()]
-    for sentence in dict.fromkeys(sentences):
-        console.note(sentence)
-
-
-def read_table(path: str) -> dict[str, float]:
-    """A YAML file of `layer pattern: sparsity` lines."""
-    import yaml
-
-    try:
-        table = yaml.safe_load(Path(path).read_text())
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise InputError(f"The table {path} cannot be read: {str(error).splitlines()[0]}.") from None
-    if not isinstance(table, dict) or not all(isinstance(key, str) for key in table):
-        raise InputError(f"The table {path} should hold lines of `layer pattern: sparsity`.")
-    return table
+    """What should be known of the data; again after the work, for the images found unreadable on the way."""
+    for part in batches:
+        for note in part.notes if part is not None else ():
+            console.note(note)
+        for name, why in part.skipped.items() if part is not None else ():
+            console.note(f"Left out {name}: {why}.")

@@ -1,0 +1,101 @@
+"""What is checked before any work: before the model is loaded what can be known without it, the rest right after."""
+
+import math
+import shutil
+from collections.abc import Mapping, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ..errors import InputError
+from .sources import CalibrationOptions, DataOptions, FisherOptions
+from .values import read_yaml
+
+if TYPE_CHECKING:
+    from torch import nn
+
+Goal = float | Mapping[str, float]
+
+
+def check_data(options: DataOptions) -> None:
+    """Whether there is such a dataset, and something where the images should be."""
+    from ..data import DataSource
+
+    DataSource(options.dataset, options.data_dir).kind  # noqa: B018 (raises)
+    if options.data_dir is not None and not options.download:
+        place = Path(options.data_dir)
+        if not place.exists():
+            raise InputError(f"There is no data folder {place}; give one that exists.")
+        if place.is_dir() and not list(islice(place.iterdir(), 1)):
+            raise InputError(f"The data folder {place} is empty; give one that holds class folders of images.")
+
+
+def check_gradients(calibration: CalibrationOptions, fisher: FisherOptions) -> None:
+    """Whether the images are enough for one gradient."""
+    if fisher.samples_per_gradient > calibration.samples:
+        raise InputError(
+            f"--samples-per-gradient is {fisher.samples_per_gradient}, more than the {calibration.samples} images of"
+            " --samples; give fewer, or more images."
+        )
+
+
+def goals_of(sparsities: Sequence[float], table: str | None = None) -> list[Goal]:
+    """What is asked for: a table of layers, or sparsities, each once."""
+    from ..allocate import check_sparsity
+
+    if table is None:
+        for sparsity in sparsities:
+            check_sparsity(sparsity)
+        return list(dict.fromkeys(sparsities))
+    rows = read_yaml(table, "table")
+    if not rows or not isinstance(rows, dict) or not all(isinstance(key, str) for key in rows):
+        raise InputError(f"The table {table} should hold lines of `layer pattern: sparsity`.")
+    for pattern, sparsity in rows.items():
+        check_sparsity(sparsity, f" of {pattern!r} in {table}")
+    return [rows]
+
+
+def check_goals(model: "nn.Module", layers: list[str], goals: Sequence[Goal], allocations: Sequence[str]) -> None:
+    """Whether the patterns match, and the model has no more zeros than it is to end with."""
+    from ..allocate import groups_for
+    from ..layers import select_layers
+    from ..steps import check_start, starting_masks
+
+    weights = select_layers(model, layers or None)
+    keep = starting_masks(weights, None)
+    sizes = {name: weight.size for name, weight in weights.items()}
+    for allocation in dict.fromkeys(allocations):
+        for goal in goals:
+            check_start(weights, keep, groups_for(sizes, goal, allocation))
+
+
+def check_space(out: str, model: "nn.Module", copies: int) -> None:
+    """Whether the disk has room for `copies` of the model with their masks."""
+    from ..files import readable
+
+    size = sum(tensor.numel() * (tensor.element_size() + 1 / 8) for tensor in model.state_dict().values())
+    place = next(p for p in Path(out).resolve().parents if p.exists())
+    needed, free = math.ceil(copies * size), shutil.disk_usage(place).free
+    if needed > free:
+        raise InputError(
+            f"The disk is full: writing {out} needs {readable(needed)}, {readable(free)} free; make room or name"
+            " another folder."
+        )
+
+
+def usable_device(name: str):
+    """The device, once something was put on it and read back."""
+    import torch
+
+    try:
+        device = torch.device(name)
+        torch.zeros(1, device=device).item()
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        reason = " ".join(str(error).split()).split(". ")[0]
+        raise InputError(f"The device {name!r} cannot be used ({reason[:120]}); try cpu.") from None
+    return device
+
+
+def name_of(sparsity: float) -> str:
+    """How a folder is named after it: the shortest text that means this number, without a needless .0."""
+    return str(float(sparsity)).removesuffix(".0")
