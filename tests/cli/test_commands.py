@@ -1,0 +1,347 @@
+import io
+import json
+import os
+import shutil
+import subprocess
+import sys
+from contextlib import redirect_stderr, redirect_stdout
+
+import pytest
+import timm
+import torch
+from conftest import COLOUR, SMALL
+from safetensors.torch import load_file, save_file
+
+import secateur
+from secateur.checkpoint import load_masks, pack_mask, read_manifest, save, write_manifest
+from secateur.cli import main
+from secateur.cli.console import Console
+from secateur.solvers import METHODS
+from secateur.tensor_files import describe_file, read_metadata
+
+ROW = ("method", "sparsity", "achieved", "top1", "loss", "predicted_loss_increase", "seconds")
+
+
+def zeros_of(folder):
+    """(zeros, total) of the pruned layers, counted in the file."""
+    weights, masks = load_file(folder / "model.safetensors"), load_masks(folder)
+    return sum(int((weights[n] == 0).sum()) for n in masks), sum(weights[n].numel() for n in masks)
+
+
+# --- prune ------------------------------------------------------------------------------------------------------------
+
+
+def test_the_pruned_model_has_exactly_its_zeros_and_says_how_it_was_made(pruned):
+    zeros, total = zeros_of(pruned)
+    manifest = read_manifest(pruned)
+    assert zeros == manifest["zeros"] == round(0.5 * total)
+    assert {"method": "cap", "seed": 0, "sparsity": 0.5, "gradients": 32}.items() <= manifest["run"].items()
+    assert manifest["run"]["data"] == {
+        "calibration": "bundled", "samples": 32, "augment": "train", "evaluation": "bundled", "images": 20,
+        "skipped": [],
+    }  # fmt: skip
+
+
+def test_the_saved_folder_opens_in_plain_timm_with_the_same_logits(pruned):
+    script = (
+        "import sys, timm, torch\n"
+        "model = timm.create_model(f'local-dir:{sys.argv[1]}', pretrained=True).eval()\n"
+        "with torch.inference_mode(): torch.save(model(torch.load(sys.argv[2])), sys.argv[2])\n"
+        "assert not any(name.startswith('secateur') for name in sys.modules)"
+    )
+    images, file = torch.randn(2, 1, 28, 28), pruned.parent / "images.pt"
+    torch.save(images, file)
+    subprocess.run([sys.executable, "-c", script, pruned, file], check=True)
+    with torch.inference_mode():
+        assert torch.equal(secateur.load(pruned)[0](images), torch.load(file))
+        assert torch.equal(secateur.load_model(str(pruned))(images), torch.load(file))
+
+
+def test_several_sparsities_are_folders_below_the_output_named_after_them(call, grey, tmp_path):
+    wanted = ["0", "0.123456789", "0.5", "1"]
+    words = ("--method", "magnitude", "--no-evaluate", "--sparsity", *wanted, "0.50")
+    found = call("prune", "--model", grey, *words, "--out", tmp_path / "out")
+    assert found.code == 0 and sorted(os.listdir(tmp_path / "out")) == wanted
+    for name in wanted:
+        zeros, total = zeros_of(tmp_path / "out" / name)
+        assert zeros == round(float(name) * total)
+    assert found.out.count(str(tmp_path / "out")) == 4
+    assert call("inspect", tmp_path / "out").code == 0
+
+
+def test_prune_prints_one_document_with_a_row_for_each_sparsity(call, grey, tmp_path):
+    found = call("prune", "--model", grey, "--sparsity", "0.5", "0.9", "--out", tmp_path / "out", *SMALL, "--json")
+    document = json.loads(found.out)
+    assert found.code == 0 and [row["sparsity"] for row in document["rows"]] == [0.5, 0.9]
+    assert all(set(ROW) < set(row) for row in document["rows"]) and document["dense"]["images"] == 20
+    assert [row["checkpoint"] for row in document["rows"]] == [str(tmp_path / "out" / s) for s in ("0.5", "0.9")]
+
+
+def test_pruning_a_run_directory_further_keeps_its_zeros(call, pruned, tmp_path):
+    out = tmp_path / "more"
+    assert call("prune", "--model", pruned, "--sparsity", "0.75", "--out", out, *SMALL, "--no-evaluate").code == 0
+    zeros, total = zeros_of(out)
+    before, after = load_masks(pruned), load_masks(out)
+    assert zeros == round(0.75 * total) and all(not (after[n] & ~before[n]).any() for n in before)
+
+
+def test_magnitude_needs_no_images(call, colour, tmp_path):
+    out = tmp_path / "out"
+    found = call("prune", "--model", colour, "--method", "magnitude", "--no-evaluate", "--out", out, "--json")
+    row = json.loads(found.out)["rows"][0]
+    assert found.code == 0 and row["predicted_loss_increase"] is None and row["top1"] is None
+    weights, masks = load_file(colour / "model.safetensors"), load_masks(out)
+    kept = torch.cat([weights[n].abs()[m] for n, m in masks.items()])
+    dropped = torch.cat([weights[n].abs()[~m] for n, m in masks.items()])
+    assert dropped.max() <= kept.min()
+
+
+def test_a_table_gives_each_layer_its_own_sparsity(call, grey, tmp_path):
+    (tmp_path / "table.yaml").write_text("'blocks.0.*': 0.25\n'*.fc1': 1\n")
+    arguments = ("--table", tmp_path / "table.yaml", "--out", tmp_path / "out", "--no-evaluate", *SMALL)
+    assert call("prune", "--model", grey, *arguments).code == 0
+    kept = {name: mask.float().mean().item() for name, mask in load_masks(tmp_path / "out").items()}
+    assert kept["blocks.0.mlp.fc1.weight"] == kept["blocks.0.attn.qkv.weight"] == 0.75
+    assert kept["blocks.1.mlp.fc1.weight"] == 0 and kept["blocks.1.mlp.fc2.weight"] == 1
+
+
+def test_a_configuration_file_does_what_the_flags_do(call, grey, pruned, tmp_path):
+    (tmp_path / "run.yaml").write_text(f"model: {grey}\nsparsity: 0.5\nsamples: 32\neval-samples: 20\nblock: 16\n")
+    assert call("prune", "--config", tmp_path / "run.yaml", "--out", tmp_path / "out").code == 0
+    assert (tmp_path / "out" / "model.safetensors").read_bytes() == (pruned / "model.safetensors").read_bytes()
+
+
+def test_the_fisher_can_be_made_again_on_the_way(call, grey, tmp_path):
+    out = tmp_path / "out"
+    assert call("prune", "--model", grey, "--recomputations", "2", "--sparsity", "0.9", "--out", out, *SMALL).code == 0
+    zeros, total = zeros_of(out)
+    assert zeros == round(0.9 * total) and read_manifest(out)["run"]["recomputations"] == 2
+
+
+def test_overwrite_replaces_a_run_directory_only(call, grey, run, tmp_path):
+    again = ("prune", "--model", grey, "--method", "magnitude", "--no-evaluate", "--overwrite", "--out")
+    assert call(*again, run).code == 0 and read_manifest(run)["run"]["method"] == "magnitude"
+    (tmp_path / "thesis").mkdir()
+    (tmp_path / "thesis" / "chapter1.txt").touch()
+    assert call(*again, tmp_path / "thesis").code == 2 and (tmp_path / "thesis" / "chapter1.txt").exists()
+
+
+def test_a_folder_of_images_feeds_a_colour_model(call, colour, images, tmp_path):
+    arguments = ("--data-dir", images, "--workers", "0", "--samples", "40", "--block", "16")
+    found = call("prune", "--model", colour, *arguments, "--out", tmp_path / "out", "--json")
+    assert found.code == 0 and json.loads(found.out)["dense"]["images"] == 18
+    assert "has 18 images, so they are gone round 2.22 times" in found.err
+
+
+# --- compare ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def compared(grey, tmp_path_factory):
+    """A comparison of two seeds: its folder, the document on standard output, and what stood on standard error."""
+    folder, out, err = tmp_path_factory.mktemp("runs") / "compared", io.StringIO(), io.StringIO()
+    words = ["compare", "--model", str(grey), "--methods", "magnitude", "cap:block=8", "cap:block=8"]
+    words += ["--sparsity", "0.5", "0.75", "0.50", "--seeds", "0", "1", "--out", str(folder), "--json", *SMALL]
+    with redirect_stdout(out), redirect_stderr(err):
+        assert main(words) == 0
+    return folder, json.loads(out.getvalue()), err.getvalue()
+
+
+def test_compare_prints_one_document_with_a_row_for_every_run(compared):
+    _, document, _ = compared
+    rows = [(r["label"], r["sparsity"], r["seed"]) for r in document["rows"]]
+    assert rows == [(label, s, seed) for seed in (0, 1) for label in ("magnitude", "cap:block=8") for s in (0.5, 0.75)]
+    for row in document["rows"]:
+        assert set(ROW) < set(row) and row["achieved"] == row["zeros"] / row["total"] == row["sparsity"]
+        assert all(isinstance(row[key], float) for key in ROW[1:])
+
+
+def test_compare_saves_every_model_and_a_report(compared, call):
+    folder, document, notes = compared
+    assert json.loads((folder / "report.json").read_text()) == document
+    assert {row["checkpoint"] for row in document["rows"]} == {
+        f"checkpoints/{name}" for name in os.listdir(folder / "checkpoints")
+    }
+    assert "checkpoints/cap-block=8-0.75-seed1" in {row["checkpoint"] for row in document["rows"]}
+    assert (folder / "report.html").stat().st_size > 10_000
+    assert notes.count("top-1") == notes.count("\n") == 8  # a line a run where no bars can be seen
+    inspected = json.loads(call("inspect", folder, "--json").out)
+    assert inspected["ok"] and len(inspected["checkpoints"]) == 8
+
+
+def test_compare_shows_means_over_the_seeds_at_80_columns(call, grey, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    arguments = ("--methods", "magnitude:uniform", "cap:uniform:block=8", "--sparsity", "0.5", "0.75", "--seeds")
+    found = call("compare", "--model", grey, *arguments, "0", "1", "2", *SMALL)
+    lines = found.out.splitlines()
+    assert found.code == 0 and max(map(len, lines)) <= 80 and "…" not in found.out
+    assert [line.split()[0] for line in lines if "uniform" in line] == ["magnitude:uniform", "cap:uniform:block=8"] * 2
+    assert "±" in found.out and "Means over 3 seeds ± standard deviation." in lines
+    assert "The gradients of 32 images were collected once for all methods." in lines
+
+
+def test_without_an_output_folder_compare_writes_nothing(call, grey, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    found = call("compare", "--model", grey, "--methods", "magnitude", "--sparsity", "0.5", *SMALL)
+    assert found.code == 0 and not list(tmp_path.iterdir()) and "gradients" not in found.out
+
+
+# --- inspect ----------------------------------------------------------------------------------------------------------
+
+
+def flip_weight(run):
+    tensors, masks = load_file(run / "model.safetensors"), load_masks(run)
+    name, mask = next(iter(masks.items()))
+    tensors[name][tuple((~mask).nonzero()[0])] = 1e-30
+    save_file(tensors, run / "model.safetensors", {"format": "pt"})
+    reseal(run, "model.safetensors")
+
+
+def flip_mask(run):
+    masks = load_masks(run)
+    name = next(iter(masks))
+    masks[name].view(-1)[0] ^= True
+    header = read_metadata(run / "masks.safetensors")
+    save_file({n: pack_mask(m) for n, m in masks.items()}, run / "masks.safetensors", header)
+    reseal(run, "masks.safetensors")
+
+
+def change_count(run):
+    manifest = read_manifest(run)
+    manifest["layers"][0]["zeros"] += 1
+    write_manifest(run, manifest)
+
+
+def flip_byte(run):
+    data = bytearray((run / "model.safetensors").read_bytes())
+    data[-1] ^= 1
+    (run / "model.safetensors").write_bytes(data)
+
+
+def edit_manifest(run):
+    text = (run / "secateur.json").read_text()
+    (run / "secateur.json").write_text(text.replace('"method": "cap"', '"method": "cup"'))
+
+
+def reseal(run, name):
+    manifest = read_manifest(run)
+    manifest["files"][name] = describe_file(run / name)
+    write_manifest(run, manifest)
+
+
+def test_inspect_certifies_the_zeros_by_layer(call, pruned):
+    document = json.loads(call("inspect", "--json", pruned).out)
+    weights = load_file(pruned / "model.safetensors")
+    assert (document["zeros"], document["total"]) == zeros_of(pruned)
+    assert document["sparsity"] == 0.5 and document["pattern"] == "unstructured" and document["ok"] is True
+    for layer in document["layers"]:
+        assert layer["zeros"] == int((weights[layer["name"]] == 0).sum())
+        assert layer["total"] == weights[layer["name"]].numel()
+    found = call("inspect", pruned)
+    assert found.code == 0 and "(50.0000 %), unstructured: the file, the masks and the manifest agree." in found.out
+
+
+@pytest.mark.parametrize("tamper", [flip_weight, flip_mask, change_count, flip_byte, edit_manifest])
+def test_inspect_exits_with_1_after_any_tampering(call, run, tamper):
+    tamper(run)
+    found = call("inspect", run, "--json")
+    assert found.code == 1 and json.loads(found.out)["ok"] is False
+    shown = call("inspect", run)
+    assert shown.code == 1 and "NOT what its manifest says" in shown.out
+    assert all(f"  {problem}" in shown.out for problem in json.loads(found.out)["problems"])
+
+
+def test_inspect_finds_the_one_bad_model_among_several(call, pruned, tmp_path):
+    for name in ("good", "bad"):
+        shutil.copytree(pruned, tmp_path / "both" / name)
+    change_count(tmp_path / "both" / "bad")
+    found = call("inspect", tmp_path / "both", "--json")
+    verdicts = {entry["path"]: entry["ok"] for entry in json.loads(found.out)["checkpoints"]}
+    assert found.code == 1 and verdicts == {"bad": False, "good": True}
+    assert call("inspect", tmp_path / "both").code == 1
+
+
+# --- the others -------------------------------------------------------------------------------------------------------
+
+
+def test_eval_agrees_with_a_loop_over_the_images(call, colour, images):
+    found = call("eval", "--model", colour, "--data-dir", images, "--workers", "0", "--json")
+    model = secateur.load_model(str(colour))
+    source = secateur.DataSource(data_dir=images, workers=0)
+    x, y = map(torch.cat, zip(*secateur.evaluation_batches(source, model), strict=True))
+    with torch.inference_mode():
+        logits = model(x)
+    document = json.loads(found.out)
+    assert found.code == 0 and document["images"] == 18
+    assert document["top1"] == pytest.approx(100 * (logits.argmax(1) == y).float().mean().item())
+    assert document["loss"] == pytest.approx(torch.nn.functional.cross_entropy(logits, y).item())
+    assert "18 images" in call("eval", "--model", colour, "--data-dir", images, "--workers", "0").out
+
+
+def test_layers_lists_what_would_be_pruned_and_why_the_rest_would_not(call, grey):
+    document = json.loads(call("layers", grey, "--json", "--layers", "blocks.*", "!*.qkv").out)
+    pruned = {row["name"] for row in document["layers"] if row["pruned"]}
+    assert pruned == {f"blocks.{i}.{name}.weight" for i in (0, 1) for name in ("attn.proj", "mlp.fc1", "mlp.fc2")}
+    assert document["prunable"] == sum(row["weights"] for row in document["layers"] if row["pruned"])
+    assert all(bool(row["reason"]) != row["pruned"] for row in document["layers"])
+    lines = call("layers", grey).out.splitlines()
+    assert any(line.split() == ["head.weight", "linear", "10×16", "160", "no,", "classifier"] for line in lines)
+    assert any(line.split() == ["blocks.0.mlp.fc1.weight", "linear", "64×16", "1,024", "yes"] for line in lines)
+
+
+def test_methods_lists_every_method_with_its_options(call):
+    rows = json.loads(call("methods", "--json").out)
+    assert [row["name"] for row in rows] == list(METHODS)
+    assert all(row["options"]["block"] == METHODS[row["name"]]().block and row["paper"] for row in rows)
+    table = call("methods").out
+    assert all(name in table for name in METHODS) and f"block={METHODS['cap']().block}" in table
+
+
+def test_doctor_reports_versions_and_faults(call, monkeypatch):
+    found = call("doctor", "--json")
+    document = json.loads(found.out)
+    assert found.code == 0 and document["ok"] and document["facts"]["timm"] == timm.__version__
+    assert torch.__version__.startswith(document["facts"]["torch"])
+    assert call("doctor").code == 0
+    monkeypatch.setattr("secateur.bundled.MODEL_FOLDER", secateur.bundled.FOLDER / "nowhere")
+    found = call("doctor")
+    assert found.code == 1 and "fault: the package lacks its bundled model." in found.out
+
+
+def test_a_core_that_was_not_built_is_said_in_words(call, monkeypatch):
+    absent = {"present": False, "isa": None, "isas": [], "reason": "it was not built"}
+    monkeypatch.setattr("secateur.native.describe", lambda: absent)
+    assert "absent (it was not built)" in " ".join(call("doctor").out.split())
+
+
+# --- what all of them print -------------------------------------------------------------------------------------------
+
+
+def test_a_table_never_cuts_a_number_nor_reads_names_as_markup(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "30")
+    Console().table("runs[1]", ["name", "zeros", "part"], [("[red]a", 123456789012, 1e-5), ("b", None, 0.25)] * 2)
+    out = capsys.readouterr().out
+    assert "runs[1]" in out and "[red]a  123,456,789,012  1.0e-05" in out and "…" not in out
+    assert "b                     –   0.2500" in out
+
+
+def test_a_reader_that_leaves_is_no_failure(pruned):
+    script = "import sys; from secateur.cli import main; sys.exit(main())"
+    for arguments in (["inspect", pruned, "--json"], ["prune", "--help"]):
+        words = " ".join(map(str, [sys.executable, "-c", f"'{script}'", *arguments]))
+        found = subprocess.run(
+            ["bash", "-c", f"{words} | true; echo ${{PIPESTATUS[0]}}"], capture_output=True, text=True
+        )
+        assert (found.stdout, found.stderr) == ("0\n", "")
+
+
+def test_a_model_with_batch_normalisation_is_measured_again(call, images, tmp_path):
+    torch.manual_seed(0)
+    save(timm.create_model("test_resnet", num_classes=COLOUR["num_classes"]), {}, tmp_path / "dense")
+    arguments = ("--data-dir", images, "--workers", "0", "--image-size", "32", "--samples", "8", "--no-evaluate")
+    for flag, changed in (("--recalibrate", True), ("--no-recalibrate", False)):
+        out = tmp_path / flag
+        words = ("--model", tmp_path / "dense", "--method", "magnitude", "--augment", "validation", "--out", out)
+        assert call("prune", *words, *arguments, flag).code == 0
+        before, after = (load_file(f / "model.safetensors") for f in (tmp_path / "dense", out))
+        assert any(not torch.equal(before[n], after[n]) for n in before if "running" in n) == changed
