@@ -335,6 +335,13 @@ def test_a_reader_that_leaves_is_no_failure(pruned):
         assert (found.stdout, found.stderr) == ("0\n", "")
 
 
+def test_a_locale_without_our_characters_is_no_failure():
+    script = "import sys; from secateur.cli import main; sys.exit(main())"
+    ascii_only = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    found = subprocess.run([sys.executable, "-c", script, "prune", "--help"], env=ascii_only, capture_output=True)
+    assert (found.returncode, found.stderr) == (0, b"") and rb"hf-hub:\u2026" in found.stdout
+
+
 def test_a_model_with_batch_normalisation_is_measured_again(call, images, tmp_path):
     torch.manual_seed(0)
     save(timm.create_model("test_resnet", num_classes=COLOUR["num_classes"]), {}, tmp_path / "dense")

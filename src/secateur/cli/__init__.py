@@ -1,5 +1,6 @@
 """The command line: each file of this folder is a command, with its options, one sentence of help, and `run`."""
 
+import io
 import signal
 import sys
 from collections.abc import Sequence
@@ -24,6 +25,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; 0 when it did its work, 1 when `inspect` or `doctor` found a fault, 2 when it did nothing."""
     if arguments is None:  # as a program: being told to end is cleaned up after as Ctrl-C is
         signal.signal(signal.SIGTERM, signal.default_int_handler)
+        if isinstance(sys.stdout, io.TextIOWrapper):  # a locale without … or × is no reason to fail
+            sys.stdout.reconfigure(errors="backslashreplace")
     try:
         return _run(arguments)
     except (InputError, NumericsError) as error:

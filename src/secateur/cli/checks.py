@@ -31,7 +31,8 @@ def check_data(options: DataOptions) -> None:
 
 
 def check_gradients(calibration: CalibrationOptions, fisher: FisherOptions) -> None:
-    """Whether the images are enough for one gradient."""
+    """Whether the images are enough for one gradient, and the resources are such."""
+    fisher.resources()
     if fisher.samples_per_gradient > calibration.samples:
         raise InputError(
             f"--samples-per-gradient is {fisher.samples_per_gradient}, more than the {calibration.samples} images of"

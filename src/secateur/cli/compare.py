@@ -81,7 +81,8 @@ def _results(options: Options, contenders, goals: list, folder, console) -> dict
     for seed, batches in calibrations.items():
         pairs = compare(
             model, batches, contenders, goals, lambda m: evaluate(m, held, track=console.track),
-            layers=options.layers or None, samples_per_gradient=options.samples_per_gradient, track=console.track,
+            layers=options.layers or None, samples_per_gradient=options.samples_per_gradient,
+            resources=options.resources(), track=console.track,
         )  # fmt: skip
         for row in console.track(pairs, "all runs", runs):
             name = f"{row.contender.label.replace(':', '-')}-{name_of(row.result.sparsity)}"

@@ -3,6 +3,7 @@
 Bars and notes go to standard error; tables, or one JSON document, to standard output.
 """
 
+import logging
 import os
 import re
 import resource
@@ -19,8 +20,20 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 Item = TypeVar("Item")
+LOG = logging.getLogger("secateur")
 WIDTH = 140  # of tables in files and pipes
 NUMERIC = re.compile(r"[-+±\d.,e ]*|–")
+
+
+class _Notes(logging.Handler):
+    """What the library logs becomes notes."""
+
+    def __init__(self, console: "Console"):
+        super().__init__()
+        self._console = console
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._console.note(record.getMessage())
 
 
 class Console:
@@ -29,6 +42,7 @@ class Console:
     def __init__(self, as_json: bool = False):
         self.as_json = as_json
         self._told: set[str] = set()
+        self._handler = _Notes(self)
         self._errors = RichConsole(stderr=True, highlight=False)
         self._progress = Progress(
             TextColumn("{task.description:<18}"),
@@ -45,9 +59,12 @@ class Console:
 
     def __enter__(self) -> "Console":
         self._progress.start()
+        LOG.addHandler(self._handler)
+        LOG.setLevel(logging.INFO)
         return self
 
     def __exit__(self, *error: object) -> None:
+        LOG.removeHandler(self._handler)
         self._progress.stop()
 
     def track(self, iterable: Iterable[Item], description: str, total: int | None = None) -> Iterable[Item]:

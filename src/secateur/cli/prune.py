@@ -108,6 +108,7 @@ def _pruned(options: Options, chosen, goals: list, model, batches, measure, cons
         "layers": options.layers or None,
         "samples_per_gradient": options.samples_per_gradient,
         "recalibrate": options.recalibrate,
+        "resources": options.resources(),
         "track": console.track,
     }
     if options.recomputations == 1:

@@ -57,5 +57,10 @@ def describe(options, model, data: dict, dense, rows: Sequence[dict], seconds: f
         "seconds": seconds,
         "settings": asdict(options),
         "versions": {"secateur": __version__, **{name: installed(name) for name in PACKAGES}},
-        "machine": {"processor": processor(), "threads": torch.get_num_threads(), "core": native.describe()["isa"]},
+        "machine": {
+            "processor": processor(),
+            "threads": torch.get_num_threads(),
+            "core": native.describe()["isa"],
+            "accelerator": torch.cuda.get_device_name(options.device) if options.device.startswith("cuda") else None,
+        },
     }

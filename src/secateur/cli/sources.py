@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from ..data import Batches, DataSource
     from ..progress import Track
+    from ..resources import Resources
     from .console import Console
 
 BUNDLED_SHAPE = (1, 28, 28)
@@ -80,11 +81,22 @@ class FisherOptions:
     damping: float | None = option(None, "λ, added to the Fisher's diagonal (default: the method's)", least=0)
     relative: bool = option(True, "λ in units of the Fisher's mean diagonal, or as it stands")
     samples_per_gradient: int = option(1, "images averaged into one gradient; 128 repeats the paper", least=1)
+    memory: str | None = option(None, "what may be held in all, such as 12GiB (default: 60 % of what is free)")
+    spill: str | None = option(
+        None, "where Fishers wait that do not fit (default: the temporary folder)", metavar="FOLDER"
+    )
+    precision: str = option("float32", "of the passes that make gradients", choices=("auto", "float32", "bfloat16"))
 
     def said_of_fisher(self) -> dict:
         """The solver's options that were given."""
         given = {"block": self.block, "damping": self.damping, "relative": None if self.relative else False}
         return {name: value for name, value in given.items() if value is not None}
+
+    def resources(self) -> "Resources":
+        """The memory, the disk and the precision."""
+        from ..resources import Resources
+
+        return Resources(self.memory, self.spill, self.precision)
 
 
 @dataclass
