@@ -194,15 +194,6 @@ def timm_example(name, samples=3, dtype=torch.float64):
     return model, (images, labels(samples))
 
 
-@pytest.fixture
-def one_thread():
-    """Threads cost tiny layers more than they bring, and far more where cores are shared."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
-
 def labels(samples):
     return torch.arange(samples) % 3
 

@@ -4,7 +4,6 @@ import logging
 
 import pytest
 import torch
-from cases import one_thread  # noqa: F401
 from torch import nn
 
 from secateur import Resources, curvature
@@ -12,7 +11,6 @@ from secateur.curvature import collect
 from secateur.errors import InputError
 from secateur.layers import prunable_weights
 
-pytestmark = pytest.mark.usefixtures("one_thread")
 KIB = 1024
 
 

@@ -3,7 +3,7 @@
 import pytest
 import torch
 import torch.nn.functional as F
-from cases import CASES, EVEN_KERNELS, TIMM, cut_into, example, one_thread, timm_example  # noqa: F401
+from cases import CASES, EVEN_KERNELS, TIMM, cut_into, example, timm_example
 from reference import diagonal_blocks, fisher, grouped, lower_triangles, sample_gradients
 from torch import nn
 from torch.testing import assert_close
@@ -12,7 +12,7 @@ from secateur.curvature import collect
 from secateur.fisher import from_blocks, to_blocks
 from secateur.layers import prunable_weights, select_layers
 
-pytestmark = [EVEN_KERNELS, pytest.mark.usefixtures("one_thread")]
+pytestmark = EVEN_KERNELS
 BLOCKS = [1, 4, 7, 15, 1000]  # 1000 is more than any layer here holds
 
 

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 import torch.nn.functional as F
-from cases import ALONE, CASES, EVEN_KERNELS, HOOKED, TIMM, cut_into, example, labels, one_thread, timm_example  # noqa: F401
+from cases import ALONE, CASES, EVEN_KERNELS, HOOKED, TIMM, cut_into, example, labels, timm_example
 from reference import as_matrix, grouped, sample_gradients
 from torch import nn
 from torch.func import functional_call, grad, vmap
@@ -18,7 +18,7 @@ from secateur.gradients.groups import Groups
 from secateur.gradients.stream import choose_rule
 from secateur.layers import prunable_weights, select_layers
 
-pytestmark = [EVEN_KERNELS, pytest.mark.usefixtures("one_thread")]
+pytestmark = EVEN_KERNELS
 
 
 def streamed(model, batches, weights=None, **options):

@@ -251,3 +251,15 @@ def test_a_line_ends_where_it_leaves_the_chart():
 def test_ticks_are_round_and_cover_the_range(low, high):
     ticks = nice_ticks(low, high, 6)
     assert 2 <= len(ticks) <= 9 and ticks[0] <= low
+
+
+def test_contenders_that_differ_in_an_option_are_series_of_their_own():
+    rows = [{**row, "options": {"block": block, "damping": 0.01}} for row in results()["rows"] for block in (8, 64)]
+    labels = [s.label for s in gather({**results(), "rows": rows})]
+    assert len(labels) == len(set(labels)) == 2 * len(gather(results()))
+    assert all("block=" in label and "damping" not in label for label in labels)
+
+
+def test_values_that_are_all_equal_have_no_whisker(tmp_path):
+    value = Value.of([0.1, 0.1, 0.1])  # their sum over three is a little more than 0.1
+    assert value.low == value.mean == value.high

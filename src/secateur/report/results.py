@@ -26,6 +26,7 @@ OPTIONAL = {
     **dict.fromkeys(("achieved", "top5", "loss", "predicted_loss_increase", "seconds", "seed"), NUMBER),
     "checkpoint": TEXT,
     "layers": (list,),
+    "options": (dict,),
 }
 LAYER = {"name": TEXT, "zeros": NUMBER, "total": NUMBER}
 
@@ -45,7 +46,9 @@ class Value:
         if not found:
             return None
         spread = statistics.stdev(found) if len(found) > 1 else 0.0
-        return cls(statistics.fmean(found), spread, min(found), max(found))
+        low, high = min(found), max(found)
+        mean = min(max(statistics.fmean(found), low), high)  # equal values can have a mean beside them
+        return cls(mean, spread, low, high)
 
 
 def value_text(value: Value | None, digits: int, factor: float = 1.0) -> str:
@@ -79,15 +82,15 @@ class Point:
 
 @dataclass(frozen=True)
 class Series:
-    """One method with one allocation; `index` is its place in the palette, `dashed` its allocation's line."""
+    """One method with one allocation and one set of options; `index` is its place in the palette."""
 
     method: str
     allocation: str
     index: int
-    dashed: bool
+    dashed: bool  # the line of every allocation but the first
     points: tuple[Point, ...]
     name: str
-    label: str  # the name, with the allocation where the method has several
+    label: str  # the name, with the allocation and the options in which the method's series differ
 
 
 def gather(results: dict[str, Any]) -> list[Series]:
@@ -95,16 +98,34 @@ def gather(results: dict[str, Any]) -> list[Series]:
     rows = check(results)["rows"]
     methods = list(dict.fromkeys(row["method"] for row in rows))
     allocations = list(dict.fromkeys(row["allocation"] for row in rows))
-    several = {m: len({row["allocation"] for row in rows if row["method"] == m}) > 1 for m in methods}
+    kinds = list(dict.fromkeys(_kind(row) for row in rows))
+    several = {m: len({allocation for method, allocation, _ in kinds if method == m}) > 1 for m in methods}
     series = []
-    for method, allocation in dict.fromkeys((row["method"], row["allocation"]) for row in rows):
-        own = [row for row in rows if (row["method"], row["allocation"]) == (method, allocation)]
+    for kind in kinds:
+        method, allocation, _ = kind
+        own = [row for row in rows if _kind(row) == kind]
         points = [Point(s, tuple(r for r in own if r["sparsity"] == s)) for s in sorted({r["sparsity"] for r in own})]
         name = NAMES.get(method, method)
-        label = f"{name} ({allocation})" if several[method] else name
+        told = [allocation] if several[method] else []
+        told += _differing(kind, [other for other in kinds if other[0] == method])
+        label = f"{name} ({', '.join(told)})" if told else name
         dashed = several[method] and allocation != allocations[0]
         series.append(Series(method, allocation, methods.index(method), dashed, tuple(points), name, label))
     return series
+
+
+Kind = tuple[str, str, tuple[tuple[str, str], ...]]  # method, allocation, options
+
+
+def _kind(row: dict[str, Any]) -> Kind:
+    options = row.get("options") or {}
+    return row["method"], row["allocation"], tuple((name, f"{value}") for name, value in sorted(options.items()))
+
+
+def _differing(kind: Kind, siblings: list[Kind]) -> list[str]:
+    """The options of `kind` that are not the same in all siblings, such as block=96."""
+    shared = set.intersection(*(set(options) for _, _, options in siblings))
+    return [f"{name}={value}" for name, value in kind[2] if (name, value) not in shared]
 
 
 def check(results: Any) -> dict[str, Any]:

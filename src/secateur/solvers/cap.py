@@ -29,7 +29,7 @@ def scores(weight: Tensor, fisher: Tensor, keep: Tensor | None = None, damping: 
     """
     keep = torch.ones_like(weight, dtype=torch.bool) if keep is None else keep
     if native.usable(weight, fisher):
-        return _checked(*native.cap_scores(weight, keep, fisher, damping))
+        return _checked(*native.cap_scores(weight, keep, fisher, damping), damping)
     return _in_chunks(_scores, weight, keep, fisher, damping)
 
 

@@ -8,6 +8,7 @@ triangles.py); the twins of the native kernels are here.
 Cost: kept³/3 operations a block.
 """
 
+import logging
 import math
 
 import torch
@@ -17,6 +18,7 @@ from .. import native
 from ..errors import NumericsError
 from ..triangles import unpack
 
+log = logging.getLogger(__name__)
 CHUNK = 1 << 24  # numbers of the float64 copies that a twin makes at a time
 
 
@@ -30,21 +32,21 @@ def compensate(weight: Tensor, keep: Tensor, fisher: Tensor, damping: float = 0.
         damping: λ, added to the diagonal.
     """
     if native.usable(weight, fisher):
-        return _checked(*native.compensate(weight, keep, fisher, damping))
+        return _checked(*native.compensate(weight, keep, fisher, damping), damping)
     return _in_chunks(_compensate, weight, keep, fisher, damping)
 
 
 def solve_kept(right: Tensor, keep: Tensor, fisher: Tensor, damping: float = 0.0) -> Tensor:
     """x with F_KK x_K = right_K, and zero where dropped."""
     if native.usable(right, fisher):
-        return _checked(*native.solve_kept(right, keep, fisher, damping))
+        return _checked(*native.solve_kept(right, keep, fisher, damping), damping)
     return _in_chunks(_solve_kept, right, keep, fisher, damping)
 
 
 def inverse_diagonal(keep: Tensor, fisher: Tensor, damping: float = 0.0) -> Tensor:
     """The diagonal of F_KK⁻¹, and zero where dropped."""
     if native.usable(fisher):
-        return _checked(*native.inverse_diagonal(keep, fisher, damping))
+        return _checked(*native.inverse_diagonal(keep, fisher, damping), damping)
     return _in_chunks(
         _inverse_diagonal, torch.zeros(keep.shape, dtype=fisher.dtype, device=fisher.device), keep, fisher, damping
     )
@@ -84,6 +86,7 @@ def factor_kept(keep: Tensor, fisher: Tensor, damping: float) -> tuple[Tensor, T
             raise NumericsError("The Fisher holds NaN or infinity; the gradients it was made of were not finite.")
         todo = todo[failed & keep[todo].any(1)]
         used[todo] = torch.stack([10 * used[todo], floor[todo], torch.full_like(used[todo], 1e-20)]).amax(0)
+    _report(used, damping)
     return factor, used
 
 
@@ -125,7 +128,17 @@ def _in_chunks(function, values: Tensor, keep: Tensor, fisher: Tensor, damping: 
     return torch.cat(parts) if parts else torch.zeros_like(values)
 
 
-def _checked(result: Tensor, used: Tensor) -> Tensor:
+def _checked(result: Tensor, used: Tensor, damping: float) -> Tensor:
+    """The result of a kernel, once its blocks are known to be finite; says where it took more damping."""
     if torch.isnan(used).any():
         raise NumericsError("The Fisher holds NaN or infinity; the gradients it was made of were not finite.")
+    _report(used, damping)
     return result
+
+
+def _report(used: Tensor, damping: float) -> None:
+    if more := int((used > damping).sum()):
+        log.warning(
+            "%d of %d blocks did not factor with a damping of %.1e and took up to %.1e; more gradients or a larger"
+            " damping would do.", more, len(used), damping, float(used.max()),
+        )  # fmt: skip
