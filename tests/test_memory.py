@@ -58,18 +58,3 @@ def test_where_the_kernel_gives_no_estimate_it_is_half_of_what_is_built_in(files
 
 def test_this_machine_has_some():
     assert 0 < memory.available_bytes() < 1 << 50
-
-
-@pytest.mark.parametrize(
-    ("count", "text"),
-    [
-        (0, "0 B"),
-        (1023, "1023 B"),
-        (1536, "1.5 KiB"),
-        (3 << 20, "3.0 MiB"),
-        (5 * GIB, "5.0 GiB"),
-        (1 << 42, "4096.0 GiB"),
-    ],
-)
-def test_a_size_in_words(count, text):
-    assert memory.readable(count) == text

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from .errors import InputError
+from .units import readable
 
 MARKERS = ("secateur.json", "report.json")  # a folder that holds one of them was written here
 FULL = {errno.ENOSPC, errno.EDQUOT}
@@ -92,15 +93,6 @@ def check_output(path: str | Path, overwrite: bool = False) -> Path:
         if not os.access(parent, os.W_OK | os.X_OK):
             raise InputError(f"The output folder {given} cannot be made: no permission to write in {parent}.")
     return path
-
-
-def readable(size: float) -> str:
-    """A number of bytes for people: 88.2 MB."""
-    for unit in ("bytes", "kB", "MB", "GB"):
-        if size < 1000:
-            return f"{size:.0f} {unit}" if unit == "bytes" else f"{size:.1f} {unit}"
-        size /= 1000
-    return f"{size:.1f} TB"
 
 
 def _temporary_name(path: Path) -> Path:

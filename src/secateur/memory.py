@@ -47,15 +47,6 @@ def forget_most_held(device: torch.device = CPU) -> None:
         Path("/proc/self/clear_refs").write_text("5")
 
 
-def readable(count: float) -> str:
-    """1536 → "1.5 KiB"."""
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if count < 1024 or unit == "GiB":
-            return f"{count:.0f} B" if unit == "B" else f"{count:.1f} {unit}"
-        count /= 1024
-    raise AssertionError("unreachable")
-
-
 def _free_bytes() -> int:
     try:
         return 1024 * _entry(Path("/proc/meminfo"), "MemAvailable:")

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from .errors import InputError
-from .memory import readable
+from .units import duration, readable
 
 
 @dataclass(frozen=True)
@@ -90,10 +90,3 @@ def _is_memory(folder: Path) -> bool:
     here = folder.resolve()
     above = [m for m in mounts if here.is_relative_to(m[1])]
     return bool(above) and max(above, key=lambda m: len(m[1]))[2] in ("tmpfs", "ramfs")
-
-
-def duration(seconds: float) -> str:
-    """75 → "75 s", 3000 → "50 min"."""
-    if seconds < 100:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:.1f} h"

@@ -1,6 +1,5 @@
 """What making the Fisher may take: how much memory, where what does not fit waits, and how precise the passes are."""
 
-import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -8,8 +7,8 @@ import torch
 
 from . import native
 from .errors import InputError
+from .units import parse_bytes
 
-UNITS = {"": 1, "B": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 PRECISIONS = ("auto", "float32", "bfloat16")
 
 
@@ -32,9 +31,7 @@ class Resources:
             raise InputError(f"There is no precision {self.precision!r}; choose {', '.join(PRECISIONS)}.")
         if self.spill is not None and not Path(self.spill).is_dir():
             raise InputError(f"There is no folder {self.spill} to spill to; make it, or name another one.")
-        if self.memory is not None:
-            parse_bytes(self.memory)
-        _ = self.bytes
+        _ = self.bytes  # raises
 
     @property
     def bytes(self) -> int | None:
@@ -55,11 +52,3 @@ def _gains(device: torch.device) -> bool:
     if device.type == "cuda":
         return torch.cuda.is_bf16_supported(including_emulation=False)
     return device.type == "cpu" and native.describe()["isa"] == "avx512bf16"
-
-
-def parse_bytes(text: int | str) -> int:
-    """ "12GiB" → 12884901888; K, M, G and T count in powers of 1024, with or without iB or B."""
-    match = re.fullmatch(r"\s*(\d+(?:\.\d*)?)\s*([KMGT]?)(?:i?B)?\s*", str(text), re.IGNORECASE)
-    if match is None or float(match[1]) <= 0:
-        raise InputError(f"{text!r} is no amount of memory; give such as 12GiB or 800M.")
-    return int(float(match[1]) * UNITS[match[2].upper()])

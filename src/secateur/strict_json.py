@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from .errors import InputError
-from .files import readable
+from .units import readable
 
 JSON_LIMIT = 64 * 2**20  # bytes; the manifest of a model of 1000 layers takes 0.2 MiB
 

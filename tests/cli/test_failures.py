@@ -221,7 +221,7 @@ def test_weights_that_are_not_finite_are_told(refused, no_work, grey, tmp_path, 
 def test_a_disk_without_room_is_told_before_the_first_gradient(refused, no_work, grey, monkeypatch, command, copies):
     size = sum(tensor.nbytes for tensor in load_file(grey / "model.safetensors").values())
     monkeypatch.setattr("shutil.disk_usage", lambda path: Usage(10**12, 10**12, copies * size))  # none for the masks
-    message = r"The disk is full: writing .*out needs .* kB, .* kB free; make room or name another folder\."
+    message = r"The disk is full: writing .*out needs .* KiB, .* KiB free; make room or name another folder\."
     refused(message, *command, "--model", grey, "--sparsity", "0.5", "0.75", *SMALL)
 
 

@@ -72,7 +72,7 @@ def check_goals(model: "nn.Module", layers: list[str], goals: Sequence[Goal], al
 
 def check_space(out: str, model: "nn.Module", copies: int) -> None:
     """Whether the disk has room for `copies` of the model with their masks."""
-    from ..files import readable
+    from ..units import readable
 
     size = sum(tensor.numel() * (tensor.element_size() + 1 / 8) for tensor in model.state_dict().values())
     place = next(p for p in Path(out).resolve().parents if p.exists())

@@ -6,7 +6,6 @@ Bars and notes go to standard error; tables, or one JSON document, to standard o
 import logging
 import os
 import re
-import resource
 import sys
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
@@ -18,6 +17,8 @@ from rich.cells import cell_len
 from rich.console import Console as RichConsole
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
+
+from ..units import readable
 
 Item = TypeVar("Item")
 LOG = logging.getLogger("secateur")
@@ -170,5 +171,6 @@ def shown(value: object) -> str:
 
 def _memory() -> str:
     """The most memory that this process has held."""
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return f"{(peak if sys.platform == 'darwin' else 1024 * peak) / 2**30:.1f} GiB"
+    from ..memory import most_held_bytes
+
+    return readable(most_held_bytes())

@@ -24,7 +24,8 @@ def run(options: Options) -> int:
     import torch
 
     from .. import __version__, bundled, native
-    from ..memory import available_bytes, readable
+    from ..memory import available_bytes
+    from ..units import readable
 
     console, core = Console(options.json), native.describe()
     facts = {
