@@ -32,7 +32,7 @@ struct Workspace {
         a = take<double>(matrix), b = take<double>(matrix), terms = take<double>(group_size * stride);
         x = take<double>(stride), y = take<double>(stride), z = take<double>(stride);
         kept = take<Index>(stride), source = take<Index>(stride);
-        survivors = {take<double>(stride), take<double>(stride), take<double>(stride), take<double>(stride),
+        survivors = {take<double>(stride), take<double>(stride), take<double>(stride),
                      take<double>(stride), take<double>(stride), take<Index>(stride)};
     }
 };

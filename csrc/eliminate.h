@@ -12,7 +12,7 @@ constexpr Index group_size = 32;
 
 /// What one elimination carries, `stride` numbers each; entries past n, and dead ones, have alive = 0, weight = ∞.
 struct Survivors {
-    double *weight, *diagonal, *floor, *alive, *column, *cost;
+    double *weight, *diagonal, *floor, *alive, *column;
     Index* entry;    // position among the kept entries at the start
 
     void retire(Index j) const {
@@ -22,40 +22,80 @@ struct Survivors {
     }
 };
 
-/// costs w² / H_jj of the first n entries; returns the cheapest, the lowest index where several are.
-inline Index cheapest(const Survivors& s, Index n) {
-    double least = __builtin_inf();
-#pragma omp simd reduction(min : least)
-    for (Index j = 0; j < n; ++j) {
-        const double cost = s.weight[j] * s.weight[j] / s.diagonal[j];
-        s.cost[j] = cost;
-        least = cost < least ? cost : least;
+/// The cheapest weight seen so far, lane by lane: costs and their indices.
+struct Cheapest {
+    using S = Simd<double>;
+    typedef long long Indices __attribute__((vector_size(SECATEUR_VECTOR_BYTES)));
+
+    S::Vector cost = S::Vector{} + __builtin_inf();
+    Indices index = {};
+
+    /// Costs w² / H_jj of the weights from j on; of equal costs the earlier one stays.
+    SECATEUR_INLINE void see(S::Vector weight, S::Vector diagonal, Index j) {
+        const S::Vector found = weight * weight / diagonal;
+        const Indices less = found < cost;
+        cost = less ? found : cost;
+        index = less ? Indices{} + j : index;
     }
-    for (Index j = 0; j < n; ++j)
-        if (s.cost[j] == least && s.alive[j] != 0.0) return j;
-    for (Index j = 0; j < n; ++j)
-        if (s.alive[j] != 0.0) return j;    // only costs that overflowed are left
-    return 0;
+
+    /// The lowest index of the least cost; where only costs that overflowed are left, the first that is alive.
+    SECATEUR_INLINE Index best(const Survivors& s, Index n) const {
+        double least = __builtin_inf();
+        Index first = n;
+        for (int lane = 0; lane < S::lanes; ++lane) {
+            const Index j = index[lane] + lane;
+            if (cost[lane] < least || (cost[lane] == least && cost[lane] < __builtin_inf() && j < first))
+                least = cost[lane], first = j;
+        }
+        if (first < n) return first;
+        for (Index j = 0; j < n; ++j)
+            if (s.alive[j] != 0.0) return j;
+        return 0;
+    }
+};
+
+inline Index cheapest(const Survivors& s, Index n) {
+    using S = Simd<double>;
+    Cheapest found;
+    for (Index j = 0; j < n; j += S::lanes) found.see(S::load(s.weight + j), S::load(s.diagonal + j), j);
+    return found.best(s, n);
 }
 
-/// Removes q: its term of H becomes row `pending` of u, the other weights and the diagonal move.
-inline void remove(const double* h, Index n, Index stride, double* u, Index pending, Index q, const Survivors& s) {
+/// Removes q: its term of H becomes row `pending` of u, the other weights and the diagonal move. Returns the cheapest
+/// of those that are left.
+inline Index remove(const double* h, Index n, Index stride, double* u, Index pending, Index q, const Survivors& s) {
     using S = Simd<double>;
     for (Index j = 0; j < q; ++j) s.column[j] = h[q * stride + j];
     for (Index j = q; j < n; ++j) s.column[j] = h[j * stride + q];
+    double factors[group_size];
+    for (Index p = 0; p < pending; ++p) factors[p] = u[p * stride + q];
     const double scale = 1.0 / __builtin_sqrt(s.diagonal[q]), step = s.weight[q] * scale;
-    double* term = u + pending * stride;
-    for (Index j = 0; j < n; j += S::lanes) {
-        S::Vector corrected = S::load(s.column + j);
-        for (Index p = 0; p < pending; ++p) corrected -= u[p * stride + q] * S::load(u + p * stride + j);
-        corrected *= scale * S::load(s.alive + j);
-        S::store(term + j, corrected);
-        S::store(s.weight + j, S::load(s.weight + j) - step * corrected);
-        // H_jj ≥ 1 / A_jj whatever has been removed; rounding must not take it below
-        const S::Vector moved = S::load(s.diagonal + j) - corrected * corrected, floor = S::load(s.floor + j);
-        S::store(s.diagonal + j, moved > floor ? moved : floor);
-    }
     s.retire(q);
+    double* term = u + pending * stride;
+    Cheapest found;
+    for_tiles<double>(0, n, [&](Index first, auto width) {
+        constexpr int vectors = decltype(width)::value;    // several, so that one sum need not wait for the other
+        S::Vector corrected[vectors];
+#pragma GCC unroll 4
+        for (int v = 0; v < vectors; ++v) corrected[v] = S::load(s.column + first + v * S::lanes);
+        for (Index p = 0; p < pending; ++p)
+#pragma GCC unroll 4
+            for (int v = 0; v < vectors; ++v) corrected[v] -= factors[p] * S::load(u + p * stride + first + v * S::lanes);
+#pragma GCC unroll 4
+        for (int v = 0; v < vectors; ++v) {
+            const Index j = first + v * S::lanes;
+            const S::Vector moved = corrected[v] * (scale * S::load(s.alive + j));
+            const S::Vector weight = S::load(s.weight + j) - step * moved;
+            // H_jj ≥ 1 / A_jj whatever has been removed; rounding must not take it below
+            const S::Vector lower = S::load(s.diagonal + j) - moved * moved, floor = S::load(s.floor + j);
+            const S::Vector diagonal = lower > floor ? lower : floor;
+            S::store(term + j, moved);
+            S::store(s.weight + j, weight);
+            S::store(s.diagonal + j, diagonal);
+            found.see(weight, diagonal, j);
+        }
+    });
+    return found.best(s, n);
 }
 
 /// Drops the dead rows and columns of H and of u, keeping the order; returns how many are left.
@@ -88,11 +128,10 @@ inline void eliminate(double* h, Index n, Index stride, double* u, const Survivo
                       double* scores) {
     while (n > 0) {
         Index pending = 0;
-        for (; pending < smaller(n, group_size); ++pending) {
-            const Index q = cheapest(s, n);
+        for (Index q = cheapest(s, n); pending < smaller(n, group_size); ++pending) {
             running += 0.5 * s.weight[q] * s.weight[q] / s.diagonal[q];
             scores[s.entry[q]] = running;
-            remove(h, n, stride, u, pending, q, s);
+            q = remove(h, n, stride, u, pending, q, s);
         }
         if (pending == n) return;
         n = compact(h, n, stride, u, s, source);
