@@ -46,12 +46,13 @@ bool is_packed(const Fisher<T>& fisher, Index blocks, Index size) {
 
 template <class T>
 void solve(Kernel<Problem<T>> kernel, const T* input, const Array<const bool, 2>& keep, const Fisher<T>& fisher,
-           double damping, const Array<T, 2>& output, const Array<double, 1>& used, int threads) {
+           double damping, const Array<T, 2>& output, const Array<double, 1>& used, int threads, Index group = 0,
+           Index most = 0) {
     const Index blocks = keep.shape(0), size = keep.shape(1);
     const bool packed = is_packed(fisher, blocks, size);
     require(Index(output.shape(0)) == blocks && Index(output.shape(1)) == size && Index(used.shape(0)) == blocks);
     const Problem<T> problem{blocks, size, input, keep.data(), fisher.data(),
-                             packed, damping,      output.data(), used.data()};
+                             packed, damping, group, most, output.data(), used.data()};
     nb::gil_scoped_release release;
     for_each_block(blocks, threads, chosen.variant->solver_scratch(size),
                    [&](Index block, std::byte* scratch) { kernel(problem, block, scratch); });
@@ -71,7 +72,14 @@ void bind_with_input(nb::module_& m, const char* name, Kernel<Problem<T>> Solver
 
 template <class T>
 void bind(nb::module_& m) {
-    bind_with_input<T>(m, "cap_scores", &Solvers<T>::cap_scores);
+    const auto cap_scores = [](Array<const T, 2> input, Array<const bool, 2> keep, Fisher<T> fisher, double damping,
+                               Index group, Index most, Array<T, 2> output, Array<double, 1> used, int threads) {
+        require(input.shape(0) == keep.shape(0) && input.shape(1) == keep.shape(1));
+        require(group >= 0 && most >= 0 && most <= group && (!group || Index(keep.shape(1)) % group == 0));
+        solve<T>(solvers<T>().cap_scores, input.data(), keep, fisher, damping, output, used, threads, group, most);
+    };
+    m.def("cap_scores", cap_scores, "input"_a.noconvert(), "keep"_a.noconvert(), "fisher"_a.noconvert(), "damping"_a,
+          "group"_a, "most"_a, "output"_a.noconvert(), "used"_a.noconvert(), "threads"_a);
     bind_with_input<T>(m, "solve_kept", &Solvers<T>::solve_kept);
     bind_with_input<T>(m, "compensate", &Solvers<T>::compensate);
     bind_with_input<T>(m, "loss_increase", &Solvers<T>::loss_increase);

@@ -33,7 +33,8 @@ struct Workspace {
         x = take<double>(stride), y = take<double>(stride), z = take<double>(stride);
         kept = take<Index>(stride), source = take<Index>(stride);
         survivors = {take<double>(stride), take<double>(stride), take<double>(stride),
-                     take<double>(stride), take<double>(stride), take<Index>(stride)};
+                     take<double>(stride), take<double>(stride), take<double>(stride),
+                     take<Index>(stride),  take<Index>(stride),  take<Index>(stride)};
     }
 };
 
@@ -42,7 +43,7 @@ inline Index solver_scratch(Index size) { return static_cast<Index>(Workspace(si
 /// Pointers to one block of a problem, and which of its entries are kept.
 template <class T>
 struct Block {
-    Index size, n = 0;
+    Index size, n = 0, group, most;
     const T* input;
     Triangle<const T> fisher;
     const bool* keep;
@@ -51,7 +52,7 @@ struct Block {
     const Index* kept;
 
     Block(const Problem<T>& p, Index block, Workspace& w)
-        : size(p.size), input(p.input ? p.input + block * size : nullptr), fisher(p.packed ? Triangle<const T>{p.fisher + block * (size * (size + 1) / 2), 0}
+        : size(p.size), group(p.group), most(p.most), input(p.input ? p.input + block * size : nullptr), fisher(p.packed ? Triangle<const T>{p.fisher + block * (size * (size + 1) / 2), 0}
                           : Triangle<const T>{p.fisher + block * size * size, size}),
           keep(p.keep + block * size), output(p.output + block * size), used(p.used + block), kept(w.kept) {
         for (Index j = 0; j < size; ++j)

@@ -13,12 +13,26 @@ constexpr Index group_size = 32;
 /// What one elimination carries, `stride` numbers each; entries past n, and dead ones, have alive = 0, weight = ∞.
 struct Survivors {
     double *weight, *diagonal, *floor, *alive, *column;
+    double* bar;     // ∞ for what may not leave, because its group has no more to give; else 0
     Index* entry;    // position among the kept entries at the start
+    Index* group;    // which of the groups it is in
+
+    Index* room;     // by group: how many may still leave
 
     void retire(Index j) const {
         weight[j] = __builtin_inf();
         diagonal[j] = floor[j] = 1.0;
-        alive[j] = column[j] = 0.0;
+        alive[j] = column[j] = bar[j] = 0.0;
+        group[j] = -1;
+    }
+
+    /// Retires q, and bars its group where q was the last that it could give.
+    void leave(Index q, Index n) const {
+        const Index own = group[q];
+        retire(q);
+        if (own < 0 || --room[own] > 0) return;
+        for (Index j = 0; j < n; ++j)
+            if (group[j] == own) bar[j] = __builtin_inf();
     }
 };
 
@@ -31,14 +45,15 @@ struct Cheapest {
     Indices index = {};
 
     /// Costs w² / H_jj of the weights from j on; of equal costs the earlier one stays.
-    SECATEUR_INLINE void see(S::Vector weight, S::Vector diagonal, Index j) {
-        const S::Vector found = weight * weight / diagonal;
+    SECATEUR_INLINE void see(S::Vector weight, S::Vector diagonal, S::Vector bar, Index j) {
+        const S::Vector found = weight * weight / diagonal + bar;
         const Indices less = found < cost;
         cost = less ? found : cost;
         index = less ? Indices{} + j : index;
     }
 
-    /// The lowest index of the least cost; where only costs that overflowed are left, the first that is alive.
+    /// The lowest index of the least cost; where only costs that overflowed are left, the first that may leave; n
+    /// where none may.
     SECATEUR_INLINE Index best(const Survivors& s, Index n) const {
         double least = __builtin_inf();
         Index first = n;
@@ -49,15 +64,15 @@ struct Cheapest {
         }
         if (first < n) return first;
         for (Index j = 0; j < n; ++j)
-            if (s.alive[j] != 0.0) return j;
-        return 0;
+            if (s.alive[j] != 0.0 && s.bar[j] == 0.0) return j;
+        return n;
     }
 };
 
 inline Index cheapest(const Survivors& s, Index n) {
     using S = Simd<double>;
     Cheapest found;
-    for (Index j = 0; j < n; j += S::lanes) found.see(S::load(s.weight + j), S::load(s.diagonal + j), j);
+    for (Index j = 0; j < n; j += S::lanes) found.see(S::load(s.weight + j), S::load(s.diagonal + j), S::load(s.bar + j), j);
     return found.best(s, n);
 }
 
@@ -70,7 +85,7 @@ inline Index remove(const double* h, Index n, Index stride, double* u, Index pen
     double factors[group_size];
     for (Index p = 0; p < pending; ++p) factors[p] = u[p * stride + q];
     const double scale = 1.0 / __builtin_sqrt(s.diagonal[q]), step = s.weight[q] * scale;
-    s.retire(q);
+    s.leave(q, n);
     double* term = u + pending * stride;
     Cheapest found;
     for_tiles<double>(0, n, [&](Index first, auto width) {
@@ -92,7 +107,7 @@ inline Index remove(const double* h, Index n, Index stride, double* u, Index pen
             S::store(term + j, moved);
             S::store(s.weight + j, weight);
             S::store(s.diagonal + j, diagonal);
-            found.see(weight, diagonal, j);
+            found.see(weight, diagonal, S::load(s.bar + j), j);
         }
     });
     return found.best(s, n);
@@ -115,6 +130,8 @@ inline Index compact(double* h, Index n, Index stride, double* u, const Survivor
         s.diagonal[i] = s.diagonal[source[i]];
         s.floor[i] = s.floor[source[i]];
         s.entry[i] = s.entry[source[i]];
+        s.bar[i] = s.bar[source[i]];
+        s.group[i] = s.group[source[i]];
         s.alive[i] = 1.0;
     }
     for (Index p = 0; p < group_size; ++p)
@@ -123,20 +140,23 @@ inline Index compact(double* h, Index n, Index stride, double* u, const Survivor
     return left;
 }
 
-/// Scores of the n kept entries, in their order at the start; `running` is the loss increase already paid.
-inline void eliminate(double* h, Index n, Index stride, double* u, const Survivors& s, Index* source, double running,
+/// Scores of the n kept entries, in their order at the start, and ∞ for those that never leave; `running` is the loss
+/// increase already paid. Returns what it is in the end.
+inline double eliminate(double* h, Index n, Index stride, double* u, const Survivors& s, Index* source, double running,
                       double* scores) {
     while (n > 0) {
         Index pending = 0;
-        for (Index q = cheapest(s, n); pending < smaller(n, group_size); ++pending) {
+        Index q = cheapest(s, n);
+        for (; q < n && pending < smaller(n, group_size); ++pending) {
             running += 0.5 * s.weight[q] * s.weight[q] / s.diagonal[q];
             scores[s.entry[q]] = running;
             q = remove(h, n, stride, u, pending, q, s);
         }
-        if (pending == n) return;
+        if (pending == n || q == n) break;
         n = compact(h, n, stride, u, s, source);
         downdate(h, n, stride, u, pending);
     }
+    return running;
 }
 
 }    // namespace secateur::SECATEUR_VARIANT

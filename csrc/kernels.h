@@ -21,6 +21,7 @@ struct Problem {
     const T* fisher;     // (blocks, size, size), or (blocks, size · (size + 1) / 2)
     bool packed;
     double damping;      // λ, finite and not negative
+    Index group, most;   // of every `group` neighbours at most `most` may leave; 0 for no such bound. cap_scores only
     T* output;           // (blocks, size)
     double* used;        // (blocks): the λ that let A factor; NaN, and a block of NaN, where numbers were not finite
 };
@@ -42,7 +43,7 @@ using Kernel = void (*)(const P& problem, Index block, std::byte* scratch);
 
 template <class T>
 struct Solvers {
-    Kernel<Problem<T>> cap_scores;          // loss increase when each kept entry leaves, in CAP's greedy order
+    Kernel<Problem<T>> cap_scores;          // loss increase when each kept entry leaves, in CAP's order; ∞ if never
     Kernel<Problem<T>> inverse_diagonal;    // diag(A⁻¹)
     Kernel<Problem<T>> solve_kept;          // A⁻¹ rhs_K
     Kernel<Problem<T>> compensate;          // A⁻¹ ((F + λI) w)_K: the best kept weights once the others are zero

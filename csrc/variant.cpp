@@ -33,6 +33,21 @@ double loss_increase(const Block<T>& block, const Workspace& w) {
     return twice > 0.0 ? 0.5 * twice : 0.0 * twice;    // NaN stays NaN
 }
 
+/// Which groups the survivors are in, and how many each may still give: dropped weights have left already.
+template <class T>
+void bar_groups(const Block<T>& block, const Survivors& s) {
+    for (Index i = 0; i < block.n; ++i) {
+        s.bar[i] = 0.0;
+        s.group[i] = block.group ? block.kept[i] / block.group : -1;
+    }
+    if (!block.group) return;
+    for (Index g = 0; g * block.group < block.size; ++g) s.room[g] = block.most;
+    for (Index j = 0; j < block.size; ++j)
+        if (!block.keep[j]) --s.room[j / block.group];
+    for (Index i = 0; i < block.n; ++i)
+        if (s.room[s.group[i]] <= 0) s.bar[i] = __builtin_inf();
+}
+
 template <class T>
 void cap_scores(const Problem<T>& problem, Index index, std::byte* scratch) {
     Workspace w(problem.size, reinterpret_cast<std::uintptr_t>(scratch));
@@ -51,12 +66,16 @@ void cap_scores(const Problem<T>& problem, Index index, std::byte* scratch) {
         s.alive[i] = 1.0;
         s.entry[i] = i;
     }
+    bar_groups(block, s);
     for (Index i = block.n; i < w.stride; ++i) s.retire(i);
     invert_transposed(w.a, block.n, w.stride, w.b);
     square_upper(w.b, block.n, w.stride, w.a);
     for (Index i = 0; i < block.n; ++i) s.diagonal[i] = w.a[i * w.stride + i];
-    eliminate(w.a, block.n, w.stride, w.terms, s, w.source, running, w.x);
-    block.write(w.x, static_cast<T>(-__builtin_inf()));
+    for (Index i = 0; i < block.n; ++i) w.x[i] = __builtin_inf();
+    const double total = eliminate(w.a, block.n, w.stride, w.terms, s, w.source, running, w.x);
+    if (!__builtin_isfinite(total)) return block.spoil();
+    block.fill(static_cast<T>(-__builtin_inf()));
+    for (Index i = 0; i < block.n; ++i) block.output[block.kept[i]] = static_cast<T>(w.x[i]);
 }
 
 template <class T>
