@@ -330,8 +330,8 @@ def test_a_loss_that_is_not_finite_names_the_batch(bad, samples):
 
 X, Y = torch.ones(2, 5), torch.tensor([0, 1])
 MISTAKES = {
-    "Labels run from 0 to 3, but the model has 3 classes": ([(X, torch.tensor([0, 3]))], {}),
-    "Labels run from -1 to 0": ([(X, torch.tensor([-1, 0]))], {}),
+    "Labels of batch 0 run from 0 to 3, but the model has 3 classes": ([(X, torch.tensor([0, 3]))], {}),
+    "Labels of batch 0 run from -1 to 0": ([(X, torch.tensor([-1, 0]))], {}),
     "batch of type Tensor holds no targets": ([X], {}),
     "batch of type tuple holds no targets": ([(X,)], {}),
     "batch of type dict holds no targets": ([{"input": X}], {"loss": F.cross_entropy}),

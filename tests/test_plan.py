@@ -33,9 +33,7 @@ def test_the_plan_says_passes_bytes_and_time(tmp_path):
 
 
 def test_a_layer_too_large_for_the_memory_is_named():
-    with pytest.raises(
-        InputError, match=r"Fisher of c takes 50 bytes.*a batch leave 49 bytes; allow 150 bytes of"
-    ):
+    with pytest.raises(InputError, match=r"Fisher of c takes 50 bytes.*a batch leave 49 bytes; allow 150 bytes of"):
         make_plan(NEEDS, base=100, budget=149)
 
 

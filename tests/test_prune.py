@@ -397,7 +397,7 @@ def unchanged_after(model, error, message, **arguments):
         ),
         (r"torch.bool of shape \(12, 9\)", {"masks": {"1.weight": torch.ones(12, 9, dtype=torch.bool)}}),
         ("takes 100 samples but the batches hold 24", {"samples_per_gradient": 100}),
-        ("Labels run from 0 to 9", {"batches": [(torch.randn(2, 12), torch.tensor([0, 9]))]}),
+        ("Labels of batch 0 run from 0 to 9", {"batches": [(torch.randn(2, 12), torch.tensor([0, 9]))]}),
     ],
 )
 def test_a_mistake_is_named_and_leaves_the_model_as_it_was(message, arguments):

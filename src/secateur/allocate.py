@@ -15,6 +15,7 @@ from .errors import InputError, NumericsError
 from .layers import matching_names
 
 ALLOCATIONS = ("global", "uniform")
+Sparsity = float | Mapping[str, float]  # the fraction of zeros, or a table {layer pattern: fraction}
 
 
 @dataclass(frozen=True)
@@ -25,9 +26,7 @@ class Group:
     zeros: int
 
 
-def groups_for(
-    sizes: Mapping[str, int], sparsity: float | Mapping[str, float], allocation: str = "global"
-) -> list[Group]:
+def groups_for(sizes: Mapping[str, int], sparsity: Sparsity, allocation: str = "global") -> list[Group]:
     """The groups that reach `sparsity`: round(sparsity · size) zeros each.
 
     Args:
@@ -43,6 +42,11 @@ def groups_for(
     if allocation == "uniform":
         return [Group((name,), round(sparsity * size)) for name, size in sizes.items()]
     return [Group(tuple(sizes), round(sparsity * sum(sizes.values())))]
+
+
+def allocation_name(sparsity: Sparsity, allocation: str) -> str:
+    """What a result calls it: a table is its own allocation."""
+    return "table" if isinstance(sparsity, Mapping) else allocation
 
 
 def check_sparsity(sparsity: float, where: str = "") -> None:

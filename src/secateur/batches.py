@@ -24,7 +24,7 @@ def summed_loss(model: nn.Module, batch, loss: Loss | None, number: int, cast=EX
     `cast` is the context of the forward pass: an autocast, or none.
     """
     with torch.enable_grad(), cast:
-        value = batch_loss(model, batch, loss)
+        value = _loss(model, batch, loss, number)
         if not isinstance(value, Tensor):
             raise InputError(f"The loss of batch {number} is a {type(value).__name__}; it must be a tensor.")
         total = value * samples_in(batch) if value.dim() == 0 else value.sum()  # a scalar is taken as the mean
@@ -36,8 +36,7 @@ def summed_loss(model: nn.Module, batch, loss: Loss | None, number: int, cast=EX
     return total
 
 
-def batch_loss(model: nn.Module, batch, loss: Loss | None) -> Tensor:
-    """The loss of one batch of any of the forms that `stream_gradients` takes."""
+def _loss(model: nn.Module, batch, loss: Loss | None, number: int) -> Tensor:
     if isinstance(batch, Mapping) and loss is None:
         outputs = model(**batch)
         value = getattr(outputs, "loss", None)
@@ -47,15 +46,16 @@ def batch_loss(model: nn.Module, batch, loss: Loss | None) -> Tensor:
                 " give a loss function of (outputs, targets)."
             )
         return value
-    targets = _targets(batch)
+    targets = batch_targets(batch)
     arguments, keywords = batch_inputs(batch)
     outputs = model(*arguments, **keywords)
     if loss is not None:
         return loss(outputs, targets)
-    return _cross_entropy(getattr(outputs, "logits", outputs), targets)
+    return _cross_entropy(getattr(outputs, "logits", outputs), targets, number)
 
 
-def _targets(batch):
+def batch_targets(batch) -> Any:
+    """The second half of a pair, or the "labels" of a mapping."""
     if isinstance(batch, Mapping) and "labels" in batch:
         return batch["labels"]
     if isinstance(batch, tuple | list) and len(batch) > 1:
@@ -73,17 +73,24 @@ def batch_inputs(batch) -> tuple[tuple, dict]:
     return ((batch,) if isinstance(batch, Tensor) else (batch[0],)), {}
 
 
-def _cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
+def _cross_entropy(outputs: Tensor, targets: Tensor, number: int) -> Tensor:
     if not isinstance(outputs, Tensor):
         raise InputError(
             f"The model gives a {type(outputs).__name__}, not logits; give a loss function of (outputs, targets)."
         )
-    if not targets.is_floating_point() and not 0 <= int(targets.min()) <= int(targets.max()) < outputs.shape[1]:
-        raise InputError(
-            f"Labels run from {int(targets.min())} to {int(targets.max())}, but the model has {outputs.shape[1]}"
-            " classes; give the data of these classes, or a class map."
-        )
+    if not targets.is_floating_point():  # those are probabilities of classes
+        check_labels(targets, outputs.shape[1], number)
     return F.cross_entropy(outputs, targets, reduction="none")
+
+
+def check_labels(labels: Tensor, classes: int, number: int) -> None:
+    """Raise InputError unless every label of batch `number` is the number of one of the model's classes."""
+    lowest, highest = int(labels.min()), int(labels.max())
+    if not 0 <= lowest <= highest < classes:
+        raise InputError(
+            f"Labels of batch {number} run from {lowest} to {highest}, but the model has {classes} classes; give the"
+            " data of these classes, or a class map."
+        )
 
 
 def samples_in(batch) -> int:

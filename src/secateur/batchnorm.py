@@ -6,6 +6,7 @@ import torch
 from torch import nn
 
 from .batches import batch_inputs, samples_in, to_device
+from .modes import evaluating
 from .progress import Track, length, silent
 
 
@@ -23,13 +24,12 @@ def recalibrate_(model: nn.Module, batches: Iterable, track: Track = silent) -> 
     norms = batch_norms(model)
     if not norms:
         return
-    modes = [(m, m.training) for m in model.modules()]
     before = [(norm, norm.momentum, {k: v.clone() for k, v in norm.named_buffers(recurse=False)}) for norm in norms]
-    model.eval()
     try:
-        for norm in norms:
-            norm.training = True  # not train(): that would reach the modules inside it
-        _average(model, norms, track(batches, "batch norm", length(batches)))
+        with evaluating(model):
+            for norm in norms:
+                norm.training = True  # not train(): that would reach the modules inside it
+            _average(model, norms, track(batches, "batch norm", length(batches)))
     except BaseException:
         for norm, _, statistics in before:
             norm.load_state_dict(statistics, strict=False)
@@ -37,8 +37,6 @@ def recalibrate_(model: nn.Module, batches: Iterable, track: Track = silent) -> 
     finally:
         for norm, momentum, _ in before:
             norm.momentum = momentum
-        for module, training in modes:
-            module.training = training
 
 
 def _average(model: nn.Module, norms: list[nn.modules.batchnorm._BatchNorm], batches: Iterable) -> None:

@@ -1,14 +1,15 @@
 """Several methods at several sparsities on one model: the gradients are collected once, and each method scores once."""
 
 import copy
+import functools
 import itertools
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from torch import nn
+from torch import Tensor, nn
 
-from .allocate import ALLOCATIONS, allocate, groups_for
+from .allocate import ALLOCATIONS, Group, Sparsity, allocate, allocation_name, groups_for
 from .batches import Loss
 from .batchnorm import batch_norms, recalibrate_
 from .curvature import Curvature, collect
@@ -21,9 +22,11 @@ from .resources import DEFAULT, Resources
 from .solvers import Solver, solver_named
 from .steps import (
     Masks,
+    Weights,
     check_counts,
     check_start,
     compensated,
+    in_own_shapes,
     predicted_increase,
     repeatable,
     score,
@@ -87,7 +90,7 @@ def compare(
     model: nn.Module,
     batches: Iterable | None,
     contenders: Sequence[Contender],
-    sparsities: Sequence[float | Mapping[str, float]],
+    sparsities: Sequence[Sparsity],
     evaluate: Callable[[nn.Module], Evaluation | None] = lambda model: None,
     *,
     layers: str | list[str] | None = None,
@@ -107,53 +110,63 @@ def compare(
     """
     weights = select_layers(model, layers)
     keep = starting_masks(weights, None)
-    sizes = {name: weight.size for name, weight in weights.items()}
-    goals = {c.allocation: [groups_for(sizes, s, c.allocation) for s in sparsities] for c in contenders}
-    for groups in itertools.chain(*goals.values()):
-        check_start(weights, keep, groups)
+    goals = goals_for(weights, keep, contenders, sparsities)
     check_counts(samples_per_gradient=samples_per_gradient)
     recalibrate = recalibrate and batches is not None and bool(batch_norms(model))
     batches = repeatable(batches, [c.solver for c in contenders], passes=1 + recalibrate)
+    blocks = {c.solver.block for c in contenders if c.solver.block is not None}
     curvatures: dict[int, Curvature] = {}
-    if blocks := {c.solver.block for c in contenders if c.solver.block is not None}:
+    if blocks:
         curvatures = collect(
             model, batches, weights, blocks,
             loss=loss, samples_per_gradient=samples_per_gradient, resources=resources, track=track,
         )  # fmt: skip
-    reference = curvatures[max(curvatures)] if curvatures else None  # every contender's prediction is made with it
+    reference = curvatures[max(blocks)] if blocks else None  # every contender's prediction is made with it
     dense = copy.deepcopy(model.state_dict())
-    scored: dict[Solver, tuple[Masks, float]] = {}
+
+    def curvature_of(solver: Solver) -> Curvature | None:
+        return None if solver.block is None else curvatures[solver.block]
+
+    @functools.lru_cache(maxsize=1)  # one method's at a time; an allocation changes nothing in them
+    def scored(solver: Solver) -> tuple[dict[str, Tensor], float]:
+        start = time.perf_counter()
+        return score(weights, keep, solver, curvature_of(solver), track), time.perf_counter() - start
+
     try:
-        for chosen in contenders:
-            solver = chosen.solver
-            curvature = None if solver.block is None else curvatures[solver.block]
-            if solver not in scored:  # one method's at a time; an allocation changes nothing in them
-                scored = {solver: _timed(score, weights, keep, solver, curvature, track)}
-            scores, scoring = scored[solver]
-            for sparsity, groups in zip(sparsities, goals[chosen.allocation], strict=True):
-                start = time.perf_counter()
-                kept = allocate(scores, groups)
-                moved = compensated(weights, keep, kept, solver, curvature, track)
-                predicted = predicted_increase(weights, moved, reference) if reference else None
-                write_(weights, moved)
-                if recalibrate and moved:
-                    recalibrate_(model, batches, track)
-                result = PruneResult(
-                    masks={n: weights[n].from_matrix(k) for n, k in kept.items()},
-                    solver=solver,
-                    allocation="table" if isinstance(sparsity, Mapping) else chosen.allocation,
-                    sparsity=sparsity,
-                    predicted_loss_increase=predicted,
-                    seconds=scoring + time.perf_counter() - start,
-                    gradients=reference.gradients if reference else 0,
-                    samples_per_gradient=samples_per_gradient,
-                )
-                yield Row(chosen, result, evaluate(model))
-                model.load_state_dict(dense)
+        for chosen, (sparsity, groups) in ((c, goal) for c in contenders for goal in goals[c.allocation]):
+            (scores, scoring), start = scored(chosen.solver), time.perf_counter()
+            kept = allocate(scores, groups)
+            moved = compensated(weights, keep, kept, chosen.solver, curvature_of(chosen.solver), track)
+            predicted = predicted_increase(weights, moved, reference) if reference else None
+            write_(weights, moved)
+            if recalibrate and moved:
+                recalibrate_(model, batches, track)
+            result = PruneResult(
+                masks=in_own_shapes(weights, kept),
+                solver=chosen.solver,
+                allocation=allocation_name(sparsity, chosen.allocation),
+                sparsity=sparsity,
+                predicted_loss_increase=predicted,
+                seconds=scoring + time.perf_counter() - start,
+                gradients=reference.gradients if reference else 0,
+                samples_per_gradient=samples_per_gradient,
+            )
+            yield Row(chosen, result, evaluate(model))
+            model.load_state_dict(dense)
     finally:
         model.load_state_dict(dense)
 
 
-def _timed(function, *args) -> tuple:
-    start = time.perf_counter()
-    return function(*args), time.perf_counter() - start
+def goals_for(
+    weights: Weights, keep: Masks, contenders: Iterable[Contender], sparsities: Sequence[Sparsity]
+) -> dict[str, list[tuple[Sparsity, list[Group]]]]:
+    """{allocation: each sparsity, and the groups of layers that reach it}.
+
+    Raises:
+        InputError, NumericsError: when the weights cannot get there from `keep`.
+    """
+    sizes = {name: weight.size for name, weight in weights.items()}
+    goals = {c.allocation: [(s, groups_for(sizes, s, c.allocation)) for s in sparsities] for c in contenders}
+    for _, groups in itertools.chain(*goals.values()):
+        check_start(weights, keep, groups)
+    return goals

@@ -9,8 +9,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from .batches import Loss, batch_inputs, to_device
+from .batches import Loss, batch_inputs, batch_targets, check_labels, to_device
 from .errors import InputError, NumericsError
+from .modes import evaluating
 from .progress import Track, length, silent
 
 
@@ -41,19 +42,12 @@ def evaluate(model: nn.Module, batches: Iterable, loss: Loss | None = None, trac
         NumericsError: outputs that are NaN or infinite.
     """
     device = next((p.device for p in model.parameters()), torch.device("cpu"))
-    modes = {module: module.training for module in model.modules()}
     start, images = time.perf_counter(), 0
     sums = torch.zeros(3, dtype=torch.float64)  # top-1 hits, top-5 hits, loss
-    model.eval()
-    try:
-        with torch.inference_mode():
-            for number, batch in enumerate(track(batches, "evaluation", length(batches))):
-                measured = _measure(model, to_device(batch, device), loss, number)
-                sums += measured.cpu()
-                images += len(_labels(batch))
-    finally:
-        for module, mode in modes.items():
-            module.training = mode
+    with evaluating(model), torch.inference_mode():
+        for number, batch in enumerate(track(batches, "evaluation", length(batches))):
+            sums += _measure(model, to_device(batch, device), loss, number).cpu()
+            images += len(batch_targets(batch))
     if not images:
         raise InputError("There is no batch to evaluate on; give at least one image.")
     top1, top5, total = (sums / images).tolist()
@@ -63,16 +57,12 @@ def evaluate(model: nn.Module, batches: Iterable, loss: Loss | None = None, trac
 def _measure(model: nn.Module, batch, loss: Loss | None, number: int) -> Tensor:
     """Top-1 hits, top-5 hits and the summed loss of one batch, in float64."""
     arguments, keywords = batch_inputs(batch)
-    labels = _labels(batch)
+    labels = batch_targets(batch)
     outputs = model(*arguments, **keywords)
     logits = getattr(outputs, "logits", outputs)
     if not torch.isfinite(logits).all():
         raise NumericsError(f"The model's outputs for batch {number} are NaN or infinite; look at weights and images.")
-    if not 0 <= int(labels.min()) <= int(labels.max()) < logits.shape[1]:
-        raise InputError(
-            f"Labels of batch {number} run from {int(labels.min())} to {int(labels.max())}, but the model has"
-            f" {logits.shape[1]} classes; give the data of these classes, or a class map."
-        )
+    check_labels(labels, logits.shape[1], number)
     hits = logits.topk(min(5, logits.shape[1]), dim=1).indices == labels[:, None]  # (images, 5)
     if loss is None:
         total = F.cross_entropy(logits.float(), labels, reduction="sum")
@@ -80,7 +70,3 @@ def _measure(model: nn.Module, batch, loss: Loss | None, number: int) -> Tensor:
         value = loss(outputs, labels)
         total = value * len(labels) if value.dim() == 0 else value.sum()
     return torch.stack([hits[:, 0].sum().double(), hits.any(1).sum().double(), total.double()])
-
-
-def _labels(batch) -> Tensor:
-    return batch["labels"] if isinstance(batch, dict) else batch[1]

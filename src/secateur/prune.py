@@ -1,12 +1,12 @@
 """Pruning is four steps: gradients → curvature → scores → compensated weights. `prune_` joins them; read it first."""
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 
 from torch import nn
 
-from .allocate import allocate, groups_for, staged
+from .allocate import Sparsity, allocate, allocation_name, groups_for, staged
 from .batches import Loss
 from .batchnorm import batch_norms, recalibrate_
 from .curvature import collect
@@ -19,6 +19,7 @@ from .steps import (
     check_counts,
     check_start,
     compensated,
+    in_own_shapes,
     predicted_increase,
     repeatable,
     score,
@@ -34,7 +35,7 @@ class PruneResult:
     masks: Masks
     solver: Solver
     allocation: str  # "table" where the sparsity is one
-    sparsity: float | Mapping[str, float]  # asked for
+    sparsity: Sparsity  # asked for
     predicted_loss_increase: float | None  # ½ δᵀFδ; None where no Fisher was made
     seconds: float
     gradients: int = 0
@@ -81,7 +82,7 @@ def prune_(
     model: nn.Module,
     batches: Iterable | None = None,
     method: str | Solver = "cap",
-    sparsity: float | Mapping[str, float] = 0.5,
+    sparsity: Sparsity = 0.5,
     *,
     layers: str | list[str] | None = None,
     allocation: str = "global",
@@ -140,9 +141,9 @@ def prune_(
             recalibrate_(model, batches, track)
 
     return PruneResult(
-        masks={n: weights[n].from_matrix(k) for n, k in keep.items()},
+        masks=in_own_shapes(weights, keep),
         solver=solver,
-        allocation="table" if isinstance(sparsity, Mapping) else allocation,
+        allocation=allocation_name(sparsity, allocation),
         sparsity=sparsity,
         predicted_loss_increase=predicted if curvature else None,
         seconds=time.perf_counter() - start,

@@ -20,7 +20,9 @@ Masks = dict[str, Tensor]  # {layer: bool, True where kept}
 Weights = Mapping[str, PrunableWeight]
 
 
-def score(weights: Weights, keep: Masks, solver: Solver, curvature: Curvature | None, track: Track = silent) -> Masks:
+def score(
+    weights: Weights, keep: Masks, solver: Solver, curvature: Curvature | None, track: Track = silent
+) -> dict[str, Tensor]:
     """A score for every weight; the smallest leaves first."""
     damping = damping_of(solver, curvature)
     scores = {}
@@ -69,6 +71,11 @@ def write_(weights: Weights, matrices: Mapping[str, Tensor]) -> None:
     """Put the matrices in the place of the model's weights."""
     for name, matrix in matrices.items():
         weights[name].parameter.copy_(weights[name].from_matrix(matrix))
+
+
+def in_own_shapes(weights: Weights, masks: Masks) -> Masks:
+    """Masks that are matrices, in the shapes of their weights."""
+    return {name: weights[name].from_matrix(mask) for name, mask in masks.items()}
 
 
 def damping_of(solver: Solver, curvature: Curvature | None) -> float:

@@ -14,6 +14,8 @@ from .values import read_yaml
 if TYPE_CHECKING:
     from torch import nn
 
+    from ..comparison import Contender
+
 Goal = float | Mapping[str, float]
 
 
@@ -56,18 +58,16 @@ def goals_of(sparsities: Sequence[float], table: str | None = None) -> list[Goal
     return [rows]
 
 
-def check_goals(model: "nn.Module", layers: list[str], goals: Sequence[Goal], allocations: Sequence[str]) -> None:
+def check_goals(
+    model: "nn.Module", layers: list[str], contenders: Sequence["Contender"], goals: Sequence[Goal]
+) -> None:
     """Whether the patterns match, and the model has no more zeros than it is to end with."""
-    from ..allocate import groups_for
+    from ..comparison import goals_for
     from ..layers import select_layers
-    from ..steps import check_start, starting_masks
+    from ..steps import starting_masks
 
     weights = select_layers(model, layers or None)
-    keep = starting_masks(weights, None)
-    sizes = {name: weight.size for name, weight in weights.items()}
-    for allocation in dict.fromkeys(allocations):
-        for goal in goals:
-            check_start(weights, keep, groups_for(sizes, goal, allocation))
+    goals_for(weights, starting_masks(weights, None), contenders, goals)
 
 
 def check_space(out: str, model: "nn.Module", copies: int) -> None:

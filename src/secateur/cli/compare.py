@@ -69,7 +69,7 @@ def _results(options: Options, contenders, goals: list, folder, console) -> dict
 
     start = time.perf_counter()
     model, seeds = load(options), list(dict.fromkeys(options.seeds)) or [options.seed]
-    check_goals(model, options.layers, goals, [c.allocation for c in contenders])
+    check_goals(model, options.layers, contenders, goals)
     runs = len(contenders) * len(goals)
     if options.out and options.checkpoints:
         check_space(options.out, model, runs * len(seeds))

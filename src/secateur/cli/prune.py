@@ -68,7 +68,7 @@ def _prune(options: Options, chosen, goals: list, console) -> dict:
     from .sources import calibration, describe_data, evaluation, in_memory, load, notes
 
     model = load(options)
-    check_goals(model, options.layers, goals, [chosen.allocation])
+    check_goals(model, options.layers, [chosen], goals)
     check_space(options.out, model, len(goals))
     calls_for_data = chosen.solver.block is not None or options.names_data()
     batches = calibration(options, model) if calls_for_data else None

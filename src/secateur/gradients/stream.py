@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from ..batches import EXACT, Loss, cut, samples_in, summed_loss, to_device
 from ..errors import InputError, NumericsError
 from ..layers import PrunableWeight
+from ..modes import evaluating
 from ..progress import Track, length, silent
 from ..resources import DEFAULT, Resources
 from .alone import gradients_one_by_one, single_gradients
@@ -126,14 +127,11 @@ def _telling_pair(model, batch, loss, number: int):
 @contextmanager
 def _as_for_inference(model: nn.Module):
     """Evaluation mode and frozen parameters, put back as they were afterwards."""
-    modes = [(m, m.training) for m in model.modules()]
-    frozen = [(p, p.requires_grad) for p in model.parameters()]
+    required = [(p, p.requires_grad) for p in model.parameters()]
     try:
-        model.eval()
-        model.requires_grad_(False)
-        yield
+        with evaluating(model):
+            model.requires_grad_(False)
+            yield
     finally:
-        for module, training in modes:
-            module.training = training
-        for parameter, required in frozen:
-            parameter.requires_grad_(required)
+        for parameter, was_required in required:
+            parameter.requires_grad_(was_required)

@@ -11,7 +11,7 @@ from ..errors import InputError
 
 @dataclass(frozen=True)
 class Solver(ABC):
-    """A method and its options. Blockwise: weights (blocks, size), Fishers (blocks, size, size).
+    """A method and its options. Blockwise: weights (blocks, size), Fishers packed (see triangles.py) or square.
 
     Scores: the smallest leaves first; weights that have left before score −inf.
     """

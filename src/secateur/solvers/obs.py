@@ -3,13 +3,14 @@
 With the kept entries K, F damped by λ, and δ the change of the weights:
   compensate      w_K = F_KK⁻¹ F_K: w         (equation 4 of the CAP paper, written with F instead of F⁻¹)
   loss_increase   ½ δᵀFδ
-Everything works on (blocks, size) weights and Fishers that are square (blocks, size, size) or packed (see
+Everything works on weights (blocks, size) and Fishers that are square (blocks, size, size) or packed (see
 triangles.py); the twins of the native kernels are here.
-Cost: kept³/3 operations a block.
+Cost: kept³/3 operations a block for `compensate` and `solve_kept`, kept³ for `inverse_diagonal`.
 """
 
 import logging
 import math
+from collections.abc import Callable, Iterator
 
 import torch
 from torch import Tensor
@@ -19,6 +20,7 @@ from ..errors import NumericsError
 from ..triangles import unpack
 
 log = logging.getLogger(__name__)
+NOT_FINITE = "The Fisher holds NaN or infinity; the gradients it was made of were not finite."
 CHUNK = 1 << 24  # numbers of the float64 copies that a twin makes at a time
 
 
@@ -30,36 +32,65 @@ def compensate(weight: Tensor, keep: Tensor, fisher: Tensor, damping: float = 0.
         keep: (blocks, size), True where kept.
         fisher: (blocks, size, size), symmetric; or packed.
         damping: λ, added to the diagonal.
+
+    >>> fisher = torch.tensor([[[2.0, 1.0], [1.0, 2.0]]])
+    >>> compensate(torch.tensor([[3.0, 4.0]]), torch.tensor([[True, False]]), fisher)
+    tensor([[5., 0.]])
     """
-    if native.usable(weight, fisher):
-        return _checked(*native.compensate(weight, keep, fisher, damping), damping)
-    return _in_chunks(_compensate, weight, keep, fisher, damping)
+    return by_blocks(native.compensate, _compensate, weight, keep, fisher, damping)
 
 
 def solve_kept(right: Tensor, keep: Tensor, fisher: Tensor, damping: float = 0.0) -> Tensor:
     """x with F_KK x_K = right_K, and zero where dropped."""
-    if native.usable(right, fisher):
-        return _checked(*native.solve_kept(right, keep, fisher, damping), damping)
-    return _in_chunks(_solve_kept, right, keep, fisher, damping)
+    return by_blocks(native.solve_kept, _solve_kept, right, keep, fisher, damping)
 
 
 def inverse_diagonal(keep: Tensor, fisher: Tensor, damping: float = 0.0) -> Tensor:
     """The diagonal of F_KK⁻¹, and zero where dropped."""
-    if native.usable(fisher):
-        return _checked(*native.inverse_diagonal(keep, fisher, damping), damping)
-    return _in_chunks(
-        _inverse_diagonal, torch.zeros(keep.shape, dtype=fisher.dtype, device=fisher.device), keep, fisher, damping
-    )
+    like = keep.to(fisher.dtype)
+    return by_blocks(lambda _, *rest: native.inverse_diagonal(*rest), _inverse_diagonal, like, keep, fisher, damping)
 
 
 def loss_increase(change: Tensor, fisher: Tensor) -> Tensor:
     """(blocks,): ½ δᵀFδ of each block."""
     if native.usable(change, fisher):
         return native.loss_increase(change, fisher)
-    return _in_chunks(_loss_increase, change, change != 0, fisher, 0.0)
+    parts = [half_form(change[part], square) for part, square in _squares(fisher, change.shape[1])]
+    return torch.cat(parts) if parts else change.new_zeros(0)
+
+
+Solve = Callable[[Tensor, Tensor, Tensor, float], tuple[Tensor, Tensor]]  # → results, and the λ that each block took
+
+
+def by_blocks(kernel: Solve, twin: Solve, values: Tensor, keep: Tensor, fisher: Tensor, damping: float) -> Tensor:
+    """What `kernel` gives for all blocks, or its `twin` for a few at a time where there are no kernels for them.
+
+    Raises:
+        NumericsError: when the Fisher is not finite.
+    """
+    if native.usable(values, fisher):
+        result, used = kernel(values, keep, fisher, damping)
+    else:
+        parts = [twin(values[p], keep[p], square, damping) for p, square in _squares(fisher, values.shape[1])]
+        result, used = (torch.cat(part) for part in zip(*parts, strict=True)) if parts else (values, values[:, 0])
+    if torch.isnan(used).any():
+        raise NumericsError(NOT_FINITE)
+    if more := int((used > damping).sum()):
+        log.warning(
+            "%d of %d blocks did not factor with a damping of %.1e and took up to %.1e; more gradients or a larger"
+            " damping would do.", more, len(used), damping, float(used.max()),
+        )  # fmt: skip
+    return result
 
 
 # --- the twins -------------------------------------------------------------------------------------------------------
+
+
+def _squares(fisher: Tensor, size: int) -> Iterator[tuple[slice, Tensor]]:
+    """A few blocks at a time: which, and their Fishers (blocks, size, size)."""
+    step = max(1, CHUNK // size**2)
+    for part in (slice(first, first + step) for first in range(0, len(fisher), step)):
+        yield part, unpack(fisher[part]) if fisher.dim() == 2 else fisher[part]
 
 
 def factor_kept(keep: Tensor, fisher: Tensor, damping: float) -> tuple[Tensor, Tensor]:
@@ -77,68 +108,44 @@ def factor_kept(keep: Tensor, fisher: Tensor, damping: float) -> tuple[Tensor, T
     while len(todo):
         ones = torch.where(keep[todo], used[todo, None], 1.0)
         system = kept[todo] + torch.diag_embed(ones)
+        if not torch.isfinite(system).all():
+            raise NumericsError(NOT_FINITE)
         made, info = torch.linalg.cholesky_ex(system)
         factor[todo] = made
         largest = torch.where(keep[todo], system.diagonal(dim1=1, dim2=2), 0.0).amax(1)
         pivots = torch.where(keep[todo], made.diagonal(dim1=1, dim2=2).square(), math.inf).amin(1)
         failed = (info > 0) | ~(pivots > 1e-13 * largest)
-        if not torch.isfinite(system).all():
-            raise NumericsError("The Fisher holds NaN or infinity; the gradients it was made of were not finite.")
         todo = todo[failed & keep[todo].any(1)]
         used[todo] = torch.stack([10 * used[todo], floor[todo], torch.full_like(used[todo], 1e-20)]).amax(0)
-    _report(used, damping)
     return factor, used
 
 
-def inverse_kept(keep: Tensor, fisher: Tensor, damping: float) -> tuple[Tensor, Tensor]:
-    """(F_KK + λI)⁻¹ in the rows and columns of K, the identity elsewhere, and the λ that each block took."""
-    factor, used = factor_kept(keep, fisher, damping)
-    return torch.cholesky_inverse(factor), used
+def best_kept(weight: Tensor, keep: Tensor, fisher: Tensor, factor: Tensor, used: Tensor) -> Tensor:
+    """`compensate` in float64, from the factor and the λ of `factor_kept`."""
+    weight = weight.double()
+    right = (fisher.double() @ weight[..., None])[..., 0] + used[:, None] * weight
+    return torch.cholesky_solve((right * keep)[..., None], factor)[..., 0] * keep
 
 
-def _compensate(weight: Tensor, keep: Tensor, fisher: Tensor, damping: float) -> Tensor:
-    factor, used = factor_kept(keep, fisher, damping)
-    right = (fisher.double() @ weight.double()[..., None])[..., 0] + used[:, None] * weight
-    solved = torch.cholesky_solve((right * keep)[..., None], factor)[..., 0] * keep
-    unchanged = (keep | (weight == 0)).all(1, keepdim=True)  # nothing leaves: no rounding either
-    return torch.where(unchanged, weight, solved.to(weight.dtype))
-
-
-def _solve_kept(right: Tensor, keep: Tensor, fisher: Tensor, damping: float) -> Tensor:
-    factor, _ = factor_kept(keep, fisher, damping)
-    return (torch.cholesky_solve((right.double() * keep)[..., None], factor)[..., 0] * keep).to(right.dtype)
-
-
-def _inverse_diagonal(like: Tensor, keep: Tensor, fisher: Tensor, damping: float) -> Tensor:
-    inverse, _ = inverse_kept(keep, fisher, damping)
-    return (inverse.diagonal(dim1=1, dim2=2) * keep).to(like.dtype)
-
-
-def _loss_increase(change: Tensor, keep: Tensor, fisher: Tensor, damping: float) -> Tensor:
+def half_form(change: Tensor, fisher: Tensor) -> Tensor:
+    """(blocks,): ½ δᵀFδ."""
     return 0.5 * ((fisher @ change[..., None])[..., 0] * change).sum(-1)
 
 
-def _in_chunks(function, values: Tensor, keep: Tensor, fisher: Tensor, damping: float) -> Tensor:
-    """The square float64 copies of a few blocks at a time."""
-    step = max(1, CHUNK // values.shape[-1] ** 2)
-    parts = []
-    for chunk in (slice(i, i + step) for i in range(0, len(values), step)):
-        square = unpack(fisher[chunk]) if fisher.dim() == 2 else fisher[chunk]
-        parts.append(function(values[chunk], keep[chunk], square, damping))
-    return torch.cat(parts) if parts else torch.zeros_like(values)
+def _compensate(weight: Tensor, keep: Tensor, fisher: Tensor, damping: float) -> tuple[Tensor, Tensor]:
+    factor, used = factor_kept(keep, fisher, damping)
+    solved = best_kept(weight, keep, fisher, factor, used).to(weight.dtype)
+    unchanged = (keep | (weight == 0)).all(1, keepdim=True)  # nothing leaves: no rounding either
+    return torch.where(unchanged, weight, solved), used
 
 
-def _checked(result: Tensor, used: Tensor, damping: float) -> Tensor:
-    """The result of a kernel, once its blocks are known to be finite; says where it took more damping."""
-    if torch.isnan(used).any():
-        raise NumericsError("The Fisher holds NaN or infinity; the gradients it was made of were not finite.")
-    _report(used, damping)
-    return result
+def _solve_kept(right: Tensor, keep: Tensor, fisher: Tensor, damping: float) -> tuple[Tensor, Tensor]:
+    factor, used = factor_kept(keep, fisher, damping)
+    solved = torch.cholesky_solve((right.double() * keep)[..., None], factor)[..., 0] * keep
+    return solved.to(right.dtype), used
 
 
-def _report(used: Tensor, damping: float) -> None:
-    if more := int((used > damping).sum()):
-        log.warning(
-            "%d of %d blocks did not factor with a damping of %.1e and took up to %.1e; more gradients or a larger"
-            " damping would do.", more, len(used), damping, float(used.max()),
-        )  # fmt: skip
+def _inverse_diagonal(like: Tensor, keep: Tensor, fisher: Tensor, damping: float) -> tuple[Tensor, Tensor]:
+    factor, used = factor_kept(keep, fisher, damping)
+    inverse = torch.cholesky_inverse(factor)
+    return (inverse.diagonal(dim1=1, dim2=2) * keep).to(like.dtype), used
