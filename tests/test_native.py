@@ -14,6 +14,7 @@ import torch
 
 from secateur import native
 from secateur.fisher import to_blocks
+from secateur.solvers import cap
 from secateur.triangles import pack, packed_numbers
 
 pytestmark = pytest.mark.skipif(not native.available(), reason=f"no compiled kernels: {native.describe()['reason']}")
@@ -133,6 +134,36 @@ def test_a_cap_score_is_the_loss_increase_of_all_weights_removed_so_far(size, co
         alive[q] = False
         if step % 4 == 0:
             np.testing.assert_allclose(scores[q], loss_increase(weight[0].numpy(), alive, system), rtol=1e-4)
+
+
+def greedy_scores_in_groups(weight, keep, system, group, most):
+    """The same definition, passing over weights whose group has given `most`; inf for those that stay."""
+    scores, alive = np.where(keep, np.inf, -np.inf), keep.copy()
+    running = loss_increase(weight, keep, system) if (weight[~keep] != 0).any() else 0.0
+    while True:
+        room = np.repeat((~alive).reshape(-1, group).sum(1) < most, group)
+        index, inverse = np.flatnonzero(alive), np.linalg.inv(system[np.ix_(alive, alive)])
+        costs = (inverse @ (system @ weight)[alive]) ** 2 / (2 * np.diag(inverse)) if len(index) else np.empty(0)
+        costs[~room[index]] = np.inf
+        if not np.isfinite(costs).any():
+            return scores
+        running += costs.min()
+        scores[index[costs.argmin()]] = running
+        alive[index[costs.argmin()]] = False
+
+
+@pytest.mark.parametrize(
+    ("size", "group", "most"), [(8, 4, 2), (12, 4, 1), (24, 8, 6), (96, 4, 2), (96, 96, 40), (8, 4, 0)]
+)
+@pytest.mark.parametrize("kept", [1.0, 0.8])
+def test_no_group_gives_more_than_it_may(size, group, most, kept):
+    weight, keep, fisher = random_problem(size, kept, blocks=2)
+    scores, used = native.cap_scores(weight, keep, fisher, 1e-3, group, most)
+    for b in range(2):
+        truth = greedy_scores_in_groups(weight[b].numpy(), keep[b].numpy(), dense(fisher[b], used[b]), group, most)
+        np.testing.assert_allclose(scores[b], truth, rtol=1e-9)
+    twin, _ = cap._scores(weight, keep, torch.tensor(np.stack([dense(f, 0) for f in fisher])), 1e-3, group, most)
+    torch.testing.assert_close(twin, scores, rtol=1e-8, atol=0)
 
 
 def test_equal_costs_leave_in_the_order_of_their_index():
@@ -260,6 +291,8 @@ MISTAKES = {
     "float32 or float64; given: fisher": lambda: native.compensate(W.half(), K, F.half(), 0.1),
     "damping of at least 0, not -1": lambda: native.cap_scores(W, K, F, -1.0),
     "damping of at least 0, not nan": lambda: native.cap_scores(W, K, F, float("nan")),
+    "groups of 3, of which 1 may leave": lambda: native.cap_scores(W, K, F, 0.1, 3, 1),
+    "groups of 4, of which 5 may leave": lambda: native.cap_scores(W, K, F, 0.1, 4, 5),
     "on meta": lambda: native.cap_scores(W.to("meta"), K, F, 0.1),
     r"fill the blocks of 4; given: gradients \(3, 9\)": lambda: native.accumulate(P, torch.ones(3, 9)),
     r"fill the blocks of 4; given: gradients \(3, 4\)": lambda: native.accumulate(P, torch.ones(3, 4)),

@@ -64,7 +64,9 @@ def can_accumulate(fisher: Tensor, gradients: Tensor) -> bool:
     return available() and on_cpu and types
 
 
-def cap_scores(weight: Tensor, keep: Tensor, fisher: Tensor, damping: float) -> tuple[Tensor, Tensor]:
+def cap_scores(
+    weight: Tensor, keep: Tensor, fisher: Tensor, damping: float, group: int = 0, most: int = 0
+) -> tuple[Tensor, Tensor]:
     """Loss increase when each kept weight leaves, in CAP's greedy order; dropped weights score -inf.
 
     Args:
@@ -72,12 +74,16 @@ def cap_scores(weight: Tensor, keep: Tensor, fisher: Tensor, damping: float) -> 
         keep: (blocks, size), True where a weight can still be removed.
         fisher: (blocks, size, size), of which the lower triangles are read, or packed (see triangles.py).
         damping: λ, added to the diagonals.
+        group, most: of every `group` neighbours at most `most` leave, those that `keep` has dropped among them; what
+            never leaves scores inf. 0: no such bound.
 
     Returns:
         scores (blocks, size), and the λ (blocks,) float64 it took to factor each block: NaN, with a block of NaN,
         where the numbers were not finite.
     """
-    return _solve("cap_scores", weight, keep, fisher, damping)
+    fits = 0 <= most <= group and not (group and keep.shape[-1] % group)
+    _require(fits, f"groups of {group}, of which {most} may leave, that fill its blocks", keep=keep)
+    return _solve("cap_scores", weight, keep, fisher, damping, group, most)
 
 
 def inverse_diagonal(keep: Tensor, fisher: Tensor, damping: float) -> tuple[Tensor, Tensor]:
@@ -122,7 +128,9 @@ def accumulate(fisher: Tensor, gradients: Tensor) -> Tensor:
     return fisher
 
 
-def _solve(kernel: str, values: Tensor | None, keep: Tensor, fisher: Tensor, damping: float) -> tuple[Tensor, Tensor]:
+def _solve(
+    kernel: str, values: Tensor | None, keep: Tensor, fisher: Tensor, damping: float, *more: int
+) -> tuple[Tensor, Tensor]:
     """Check, allocate, run: every kernel but `accumulate` is one block of numbers in, one out."""
     inputs = [] if values is None else [values]
     _require(keep.dim() == 2 and keep.dtype == torch.bool, "(blocks, size) of bool", keep=keep)
@@ -139,7 +147,7 @@ def _solve(kernel: str, values: Tensor | None, keep: Tensor, fisher: Tensor, dam
     output = torch.empty(keep.shape, dtype=fisher.dtype)
     used = torch.empty(len(keep), dtype=torch.float64)
     arrays = [_array(t) for t in (*inputs, keep, fisher)]
-    getattr(core, kernel)(*arrays, float(damping), _array(output), _array(used), torch.get_num_threads())
+    getattr(core, kernel)(*arrays, float(damping), *more, _array(output), _array(used), torch.get_num_threads())
     return output, used
 
 
