@@ -22,7 +22,7 @@ def check_data(options: DataOptions) -> None:
     """Whether there is such a dataset, and something where the images should be."""
     from ..data import DataSource
 
-    DataSource(options.dataset, options.data_dir).kind  # noqa: B018 (raises)
+    DataSource(options.dataset, options.data_dir)
     if options.data_dir is not None and not options.download:
         place = Path(options.data_dir)
         if not place.exists():
