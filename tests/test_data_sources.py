@@ -180,14 +180,14 @@ def test_a_folder_that_cannot_be_read_is_named(tmp_path, model, monkeypatch):
     def refuse(*_, **__):
         raise PermissionError("Permission denied")
 
-    monkeypatch.setattr("secateur.data.source.create_reader", refuse)
+    monkeypatch.setattr("secateur.data.opening.create_reader", refuse)
     with pytest.raises(InputError, match=r"photos cannot be read: Permission denied\."):
         evaluated(model, fill(tmp_path / "photos"))
 
 
 def test_a_dataset_without_images_is_named(tmp_path, model, monkeypatch):
     nothing = np.zeros((0, 28, 28), np.uint8), np.zeros(0, np.uint8)
-    monkeypatch.setattr("secateur.data.source.load_images", lambda split: nothing)
+    monkeypatch.setattr("secateur.data.opening.load_images", lambda split: nothing)
     with pytest.raises(InputError, match="bundled holds no images; give another split or folder"):
         evaluated(model)
 

@@ -57,8 +57,7 @@ def new_folder(path: str | Path, overwrite: bool = False, needed: int = 0) -> It
     temporary = _temporary_name(path)
     with _as_input_errors(path, needed):
         path.parent.mkdir(parents=True, exist_ok=True)
-        if needed > shutil.disk_usage(path.parent).free:
-            raise OSError(errno.ENOSPC, "too little space")
+        check_space(path, needed)
         temporary.mkdir()
     try:
         with _as_input_errors(path, needed, only=FULL):  # other failures of the body speak for themselves
@@ -93,6 +92,12 @@ def check_output(path: str | Path, overwrite: bool = False) -> Path:
         if not os.access(parent, os.W_OK | os.X_OK):
             raise InputError(f"The output folder {given} cannot be made: no permission to write in {parent}.")
     return path
+
+
+def check_space(path: str | Path, needed: int) -> None:
+    """Raise InputError when the disk has no room for `needed` bytes at `path`."""
+    if needed > shutil.disk_usage(_existing(Path(path))).free:
+        raise _disk_is_full(Path(path), needed)
 
 
 def _temporary_name(path: Path) -> Path:
@@ -153,15 +158,18 @@ def _as_input_errors(path: Path, needed: int = 0, only: set[int] | None = None) 
         yield
     except OSError as error:
         if error.errno in FULL:
-            free = "none"
-            with suppress(OSError):
-                free = readable(shutil.disk_usage(_existing(path)).free)
-            needs = f" needs {readable(needed)}" if needed else " ran out of space"
-            message = f"The disk is full: writing {path}{needs}, {free} free; make room or name another folder."
-            raise InputError(message) from error
+            raise _disk_is_full(path, needed) from error
         if only is None:
             raise InputError(f"{path} cannot be written: {error.strerror or error}.") from error
         raise
+
+
+def _disk_is_full(path: Path, needed: int) -> InputError:
+    free = "none"
+    with suppress(OSError):
+        free = readable(shutil.disk_usage(_existing(path)).free)
+    needs = f"needs {readable(needed)}" if needed else "ran out of space"
+    return InputError(f"The disk is full: writing {path} {needs}, {free} free; make room or name another folder.")
 
 
 def _existing(path: Path) -> Path:

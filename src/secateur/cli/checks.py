@@ -1,7 +1,6 @@
 """What is checked before any work: before the model is loaded what can be known without it, the rest right after."""
 
 import math
-import shutil
 from collections.abc import Mapping, Sequence
 from itertools import islice
 from pathlib import Path
@@ -23,7 +22,7 @@ def check_data(options: DataOptions) -> None:
     """Whether there is such a dataset, and something where the images should be."""
     from ..data import DataSource
 
-    DataSource(options.dataset, options.data_dir).kind  # noqa: B018 (raises)
+    DataSource(options.dataset, options.data_dir)
     if options.data_dir is not None and not options.download:
         place = Path(options.data_dir)
         if not place.exists():
@@ -70,18 +69,12 @@ def check_goals(
     goals_for(weights, starting_masks(weights, None), contenders, goals)
 
 
-def check_space(out: str, model: "nn.Module", copies: int) -> None:
+def check_room(out: str, model: "nn.Module", copies: int) -> None:
     """Whether the disk has room for `copies` of the model with their masks."""
-    from ..units import readable
+    from ..files import check_space
 
     size = sum(tensor.numel() * (tensor.element_size() + 1 / 8) for tensor in model.state_dict().values())
-    place = next(p for p in Path(out).resolve().parents if p.exists())
-    needed, free = math.ceil(copies * size), shutil.disk_usage(place).free
-    if needed > free:
-        raise InputError(
-            f"The disk is full: writing {out} needs {readable(needed)}, {readable(free)} free; make room or name"
-            " another folder."
-        )
+    check_space(out, math.ceil(copies * size))
 
 
 def usable_device(name: str):

@@ -63,7 +63,7 @@ def _results(options: Options, contenders, goals: list, folder, console) -> dict
     from ..checkpoint import save
     from ..comparison import compare
     from ..evaluation import evaluate
-    from .checks import check_goals, check_space, name_of
+    from .checks import check_goals, check_room, name_of
     from .results import describe, row_of
     from .sources import calibration, describe_data, evaluation, in_memory, load, notes
 
@@ -72,7 +72,7 @@ def _results(options: Options, contenders, goals: list, folder, console) -> dict
     check_goals(model, options.layers, contenders, goals)
     runs = len(contenders) * len(goals)
     if options.out and options.checkpoints:
-        check_space(options.out, model, runs * len(seeds))
+        check_room(options.out, model, runs * len(seeds))
     calibrations = {seed: calibration(replace(options, seed=seed), model) for seed in seeds}
     images = evaluation(options, model)
     notes(console, [*calibrations.values(), images])

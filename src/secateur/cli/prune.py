@@ -63,13 +63,13 @@ def _prune(options: Options, chosen, goals: list, console) -> dict:
     from ..checkpoint import save
     from ..evaluation import evaluate
     from ..files import new_folder
-    from .checks import check_goals, check_space, name_of
+    from .checks import check_goals, check_room, name_of
     from .results import row_of
     from .sources import calibration, describe_data, evaluation, in_memory, load, notes
 
     model = load(options)
     check_goals(model, options.layers, [chosen], goals)
-    check_space(options.out, model, len(goals))
+    check_room(options.out, model, len(goals))
     calls_for_data = chosen.solver.block is not None or options.names_data()
     batches = calibration(options, model) if calls_for_data else None
     images = evaluation(options, model) if options.evaluate else None

@@ -1,5 +1,6 @@
 """Which images become batches, in which order and under which transform: for gradients, and for evaluation."""
 
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -8,8 +9,9 @@ from torch import nn
 from ..errors import InputError
 from ..models import class_count
 from .batches import Batches, ListedBatches
+from .opening import open_images, open_stream
 from .prepare import Preparation
-from .source import STREAMED, DataSource, as_source, open_images, open_stream
+from .source import STREAMED, DataSource, as_source
 from .streamed import StreamedBatches
 from .transforms import data_config, image_mode, train_transform, validation_transform
 
@@ -46,7 +48,7 @@ def calibration_batches(
         transform = validation_transform(source, config)
     prepare = Preparation(transform, image_mode(config), class_count(model), seed)
     if source.kind in STREAMED:
-        stream = lambda: open_stream(source, "train", True, samples, seed, prepare.mode)  # noqa: E731
+        stream = partial(open_stream, source, "train", True, samples, seed, prepare.mode)
         return StreamedBatches(source, prepare, stream, samples, batch_size)
     images = open_images(source, "train", prepare.classes)
     count = samples if augment == "train" else min(samples, len(images))
@@ -66,7 +68,7 @@ def evaluation_batches(
     config = data_config(model, source)
     prepare = Preparation(validation_transform(source, config), image_mode(config), class_count(model), seed)
     if source.kind in STREAMED:
-        stream = lambda: open_stream(source, "validation", False, limit, seed, prepare.mode)  # noqa: E731
+        stream = partial(open_stream, source, "validation", False, limit, seed, prepare.mode)
         return StreamedBatches(source, prepare, stream, limit, batch_size)
     images = open_images(source, "validation", prepare.classes)
     order = np.arange(len(images))
