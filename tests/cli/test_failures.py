@@ -40,7 +40,7 @@ def refused(call, tmp_path):
 @pytest.fixture
 def no_model(monkeypatch):
     """No command may load a model here: what is wrong is to be told before that."""
-    monkeypatch.setattr("secateur.models.load_model", lambda *a, **k: pytest.fail("a model was loaded"))
+    monkeypatch.setattr("secateur.cli.sources.load_model", lambda *a, **k: pytest.fail("a model was loaded"))
 
 
 def files(folder):

@@ -1,27 +1,26 @@
 """What is checked before any work: before the model is loaded what can be known without it, the rest right after."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+import torch
+from torch import nn
+
+from ..allocate import Sparsity, check_sparsity
+from ..comparison import Contender, goals_for
+from ..data import DataSource
 from ..errors import InputError
-from .sources import CalibrationOptions, DataOptions, FisherOptions
+from ..files import check_space
+from ..layers import select_layers
+from ..steps import starting_masks
+from .shared import CalibrationOptions, DataOptions, FisherOptions
 from .values import read_yaml
-
-if TYPE_CHECKING:
-    from torch import nn
-
-    from ..comparison import Contender
-
-Goal = float | Mapping[str, float]
 
 
 def check_data(options: DataOptions) -> None:
     """Whether there is such a dataset, and something where the images should be."""
-    from ..data import DataSource
-
     DataSource(options.dataset, options.data_dir)
     if options.data_dir is not None and not options.download:
         place = Path(options.data_dir)
@@ -41,10 +40,8 @@ def check_gradients(calibration: CalibrationOptions, fisher: FisherOptions) -> N
         )
 
 
-def goals_of(sparsities: Sequence[float], table: str | None = None) -> list[Goal]:
+def goals_of(sparsities: Sequence[float], table: str | None = None) -> list[Sparsity]:
     """What is asked for: a table of layers, or sparsities, each once."""
-    from ..allocate import check_sparsity
-
     if table is None:
         for sparsity in sparsities:
             check_sparsity(sparsity)
@@ -58,29 +55,21 @@ def goals_of(sparsities: Sequence[float], table: str | None = None) -> list[Goal
 
 
 def check_goals(
-    model: "nn.Module", layers: list[str], contenders: Sequence["Contender"], goals: Sequence[Goal]
+    model: nn.Module, layers: list[str], contenders: Sequence["Contender"], goals: Sequence[Sparsity]
 ) -> None:
     """Whether the patterns match, and the model has no more zeros than it is to end with."""
-    from ..comparison import goals_for
-    from ..layers import select_layers
-    from ..steps import starting_masks
-
     weights = select_layers(model, layers or None)
     goals_for(weights, starting_masks(weights, None), contenders, goals)
 
 
-def check_room(out: str, model: "nn.Module", copies: int) -> None:
+def check_room(out: str, model: nn.Module, copies: int) -> None:
     """Whether the disk has room for `copies` of the model with their masks."""
-    from ..files import check_space
-
     size = sum(tensor.numel() * (tensor.element_size() + 1 / 8) for tensor in model.state_dict().values())
     check_space(out, math.ceil(copies * size))
 
 
-def usable_device(name: str):
+def usable_device(name: str) -> torch.device:
     """The device, once something was put on it and read back."""
-    import torch
-
     try:
         device = torch.device(name)
         torch.zeros(1, device=device).item()

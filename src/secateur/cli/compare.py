@@ -10,8 +10,9 @@ import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from .console import Console
 from .options import option
-from .sources import CalibrationOptions, EvaluationOptions, FisherOptions, LayerOptions, ModelOptions
+from .shared import CalibrationOptions, EvaluationOptions, FisherOptions, LayerOptions, ModelOptions
 
 HELP = "compare methods on one model"
 SHOWN = {"achieved": 4, "top1": 2, "loss": 3, "predicted_loss_increase": 0, "seconds": 0}  # digits; 0: the mean alone
@@ -37,7 +38,6 @@ def run(options: Options) -> int:
     from ..files import check_output, new_folder
     from ..report import write_report
     from .checks import check_data, check_gradients, goals_of
-    from .console import Console
 
     goals = goals_of(options.sparsity)
     said = dict.fromkeys(options.methods)

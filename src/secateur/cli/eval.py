@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from .console import Console
 from .options import option
-from .sources import EvaluationOptions, ModelOptions
+from .shared import EvaluationOptions, ModelOptions
 
 HELP = "measure top-1, top-5 and the loss"
 

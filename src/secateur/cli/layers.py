@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from .console import Console
 from .options import option
-from .sources import LayerOptions, ModelOptions
+from .shared import LayerOptions, ModelOptions
 
 HELP = "list the layers of a model"
 

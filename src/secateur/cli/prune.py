@@ -10,8 +10,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from .console import Console
 from .options import option
-from .sources import CalibrationOptions, EvaluationOptions, FisherOptions, LayerOptions, ModelOptions
+from .shared import CalibrationOptions, EvaluationOptions, FisherOptions, LayerOptions, ModelOptions
 
 HELP = "prune a model and save it"
 SHOWN = ("achieved", "zeros", "top1", "loss", "predicted_loss_increase")
@@ -37,7 +38,6 @@ def run(options: Options) -> int:
     from ..comparison import contender
     from ..files import check_output
     from .checks import check_data, check_gradients, goals_of
-    from .console import Console
 
     goals = goals_of(options.sparsity, options.table)
     chosen = contender(options.method, options.allocation, **options.said_of_fisher())

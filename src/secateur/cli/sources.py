@@ -1,124 +1,24 @@
-"""The options that several commands share, and what they name: a model, images, a Fisher, layers.
-
-Commands inherit the groups they need. Heavy imports stay inside the functions, so that `--help` is quick.
-"""
+"""What the shared options name: a model, and images to calibrate and to measure on."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
+import torch
+from torch import nn
+
+from ..data import Batches, DataSource, calibration_batches, evaluation_batches
 from ..errors import InputError
-from .options import option
-
-if TYPE_CHECKING:
-    from torch import nn
-
-    from ..data import Batches, DataSource
-    from ..progress import Track
-    from ..resources import Resources
-    from .console import Console
+from ..memory import available_bytes
+from ..models import input_shape, load_model
+from ..progress import Track
+from .checks import usable_device
+from .console import Console
+from .shared import CalibrationOptions, DataOptions, EvaluationOptions, ModelOptions
 
 BUNDLED_SHAPE = (1, 28, 28)
 
 
-@dataclass
-class ModelOptions:
-    """model"""
-
-    model: str = option("bundled", "timm name, hf-hub:…, local-dir:…, a folder that secateur wrote, or bundled")
-    pretrained: bool = option(True, "load the weights that belong to the name")
-    checkpoint: str | None = option(None, "load these weights instead", metavar="FILE.safetensors")
-    num_classes: int | None = option(None, "size of the classifier, where it is not the pretrained one", least=1)
-    device: str = option("cpu", "where to compute, such as cpu or cuda")
-    threads: int | None = option(None, "processor threads to use (default: all cores)", least=1)
-
-
-@dataclass
-class DataOptions:
-    """images"""
-
-    dataset: str | None = option(None, "bundled, or a timm name: torch/…, hfds/…, hfids/…, tfds/…, wds/…")
-    data_dir: str | None = option(None, "folder of class folders (or of train/ and val/ with such), or a tar file",
-                                  metavar="FOLDER")  # fmt: skip
-    class_map: str | None = option(None, "text file with a class name a line, in the model's order", metavar="FILE")
-    image_size: int | None = option(None, "side in pixels (default: what the model was built for)", least=1)
-    workers: int | None = option(None, "processes that decode images (default: at most 2)", least=0)
-    skip_unreadable: bool = option(False, "leave out images that cannot be read, and name them")
-    download: bool = option(False, "let the dataset fetch its files")
-
-    def names_data(self) -> bool:
-        """Whether the command line says where images are."""
-        return self.dataset is not None or self.data_dir is not None
-
-
-@dataclass
-class CalibrationOptions(DataOptions):
-    """images that the gradients come from"""
-
-    split: str | None = option(None, "split to draw them from (default: the training split)")
-    samples: int = option(4096, "how many", least=1)
-    seed: int = option(0, "chooses these images and their augmentation", least=0)
-    batch_size: int = option(64, "how many go through the model at once", least=1)
-    augment: str = option("train", "augment them as in training, or not", choices=("train", "validation"))
-    aa: str | None = option(None, "timm's augmentation policy (default: DeiT's)", metavar="POLICY")
-    reprob: float | None = option(None, "probability of random erasing (default: 0.25)", least=0, most=1)
-
-
-@dataclass
-class EvaluationOptions(DataOptions):
-    """images that accuracy is measured on"""
-
-    eval_split: str | None = option(None, "split to take them from (default: the validation split)")
-    eval_samples: int | None = option(None, "how many, the same ones each time (default: all)", least=1, metavar="N")
-    eval_batch_size: int = option(250, "how many go through the model at once", least=1)
-
-
-@dataclass
-class FisherOptions:
-    """the Fisher, which says how the loss depends on the weights"""
-
-    block: int | None = option(None, "B, weights that are seen together (default: the method's)", least=1)
-    damping: float | None = option(None, "λ, added to the Fisher's diagonal (default: the method's)", least=0)
-    relative: bool = option(True, "λ in units of the Fisher's mean diagonal, or as it stands")
-    samples_per_gradient: int = option(1, "images averaged into one gradient; 128 repeats the paper", least=1)
-    memory: str | None = option(None, "what may be held in all, such as 12GiB (default: 60 % of what is free)")
-    spill: str | None = option(
-        None, "where Fishers wait that do not fit (default: the temporary folder)", metavar="FOLDER"
-    )
-    precision: str = option("float32", "of the passes that make gradients", choices=("auto", "float32", "bfloat16"))
-
-    def said_of_fisher(self) -> dict:
-        """The solver's options that were given."""
-        given = {"block": self.block, "damping": self.damping, "relative": None if self.relative else False}
-        return {name: value for name, value in given.items() if value is not None}
-
-    def resources(self) -> "Resources":
-        """The memory, the disk and the precision."""
-        from ..resources import Resources
-
-        return Resources(self.memory, self.spill, self.precision)
-
-
-@dataclass
-class LayerOptions:
-    """layers"""
-
-    layers: list[str] = option(
-        [], "weights to prune: globs or re:…, and !… to leave out (default: all but stem, depthwise and classifier)",
-        metavar="PATTERN",
-    )  # fmt: skip
-
-
-# --- models -----------------------------------------------------------------------------------------------------------
-
-
-def load(options: ModelOptions, needs_weights: bool = True) -> "nn.Module":
+def load(options: ModelOptions, needs_weights: bool = True) -> nn.Module:
     """The model, on its device, in evaluation mode."""
-    import torch
-
-    from ..models import load_model
-    from .checks import usable_device
-
     if options.threads is not None:
         torch.set_num_threads(options.threads)
     device = usable_device(options.device)
@@ -127,13 +27,8 @@ def load(options: ModelOptions, needs_weights: bool = True) -> "nn.Module":
     return model.to(device)
 
 
-# --- data -------------------------------------------------------------------------------------------------------------
-
-
-def calibration(options: CalibrationOptions, model: "nn.Module") -> "Batches":
+def calibration(options: CalibrationOptions, model: nn.Module) -> Batches:
     """The images that feed the Fisher, all of them known to open."""
-    from ..data import calibration_batches
-
     source = _source(options, model, options.split)
     batches = calibration_batches(
         source, model, options.samples, options.seed, options.augment, options.aa, options.reprob, options.batch_size
@@ -142,20 +37,15 @@ def calibration(options: CalibrationOptions, model: "nn.Module") -> "Batches":
     return batches
 
 
-def evaluation(options: EvaluationOptions, model: "nn.Module") -> "Batches":
+def evaluation(options: EvaluationOptions, model: nn.Module) -> Batches:
     """The images to measure on, all of them known to open."""
-    from ..data import evaluation_batches
-
     source = _source(options, model, options.eval_split)
     batches = evaluation_batches(source, model, options.eval_samples, batch_size=options.eval_batch_size)
     batches.check_readable()
     return batches
 
 
-def _source(options: DataOptions, model: "nn.Module", split: str | None) -> "DataSource":
-    from ..data import DataSource
-    from ..models import input_shape
-
+def _source(options: DataOptions, model: nn.Module, split: str | None) -> DataSource:
     if options.dataset is None and options.data_dir is None and input_shape(model) != BUNDLED_SHAPE:
         raise InputError(
             "This model needs images: give --data-dir FOLDER, or --dataset NAME (the bundled ones are 28×28 and grey);"
@@ -167,17 +57,15 @@ def _source(options: DataOptions, model: "nn.Module", split: str | None) -> "Dat
     )  # fmt: skip
 
 
-def in_memory(batches: "Batches", track: "Track") -> "Batches | list":
+def in_memory(batches: Batches, track: Track) -> Batches | list:
     """Batches that are measured on again and again: decoded once, where they fit in a quarter of the free memory."""
-    from ..memory import available_bytes
-
     first, _ = next(iter(batches))
     if first.nbytes * len(batches) > available_bytes() / 4:
         return batches
     return list(track(batches, "images", len(batches)))
 
 
-def describe_data(used: "Batches | None", measured: "Batches | None", augment: str) -> dict:
+def describe_data(used: Batches | None, measured: Batches | None, augment: str) -> dict:
     """Where the images came from, how they were treated, and how many there were."""
     return {
         "calibration": str(used.source) if used else None,
@@ -189,7 +77,7 @@ def describe_data(used: "Batches | None", measured: "Batches | None", augment: s
     }
 
 
-def notes(console: "Console", batches: "Iterable[Batches | None]") -> None:
+def notes(console: Console, batches: Iterable[Batches | None]) -> None:
     """What should be known of the data; again after the work, for the images found unreadable on the way."""
     for part in batches:
         for note in part.notes if part is not None else ():
