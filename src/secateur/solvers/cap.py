@@ -37,8 +37,8 @@ def scores(
     tensor([[5.0000, 0.5000]])
     """
     keep = torch.ones_like(weight, dtype=torch.bool) if keep is None else keep
-    bound = {"group": group, "most": most}
-    return by_blocks(partial(native.cap_scores, **bound), partial(_scores, **bound), weight, keep, fisher, damping)
+    kernel, twin = (partial(function, group=group, most=most) for function in (native.cap_scores, _scores))
+    return by_blocks(kernel, twin, weight, keep, fisher, damping)
 
 
 def _scores(
