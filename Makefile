@@ -7,7 +7,7 @@ READY := $(VENV)/.ready
 DEMO ?= runs/demo
 IMAGES ?= 1000
 
-.PHONY: demo demo-all test test-all check format figures clean
+.PHONY: demo demo-all test test-all check format clean help
 
 ## demo: compare the methods on the bundled model; under two minutes, writes runs/demo/report.html
 demo: $(READY)
@@ -31,10 +31,12 @@ check: $(READY)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
+## format: puts right what a tool can put right
 format: $(READY)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
+## clean: remove the environment and what was built or run in it
 clean:
 	rm -rf $(VENV) build dist runs
 
@@ -43,5 +45,6 @@ $(READY): pyproject.toml CMakeLists.txt constraints.txt $(wildcard csrc/*)
 	$(BIN)/pip install --disable-pip-version-check -q -c constraints.txt -e ".[dev]"
 	touch $@
 
+## help: this list
 help:
 	@sed -n 's/^## /  make /p' Makefile

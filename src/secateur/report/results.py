@@ -11,14 +11,7 @@ from typing import Any
 
 from ..errors import InputError
 
-NAMES = {
-    "magnitude": "Magnitude",
-    "cap": "CAP",
-    "woodfisher": "WoodFisher",
-    "mfac": "M-FAC",
-    "fast_cap": "FastCAP",
-    "obd": "OBD",
-}
+NAMES = {"magnitude": "Magnitude", "woodfisher": "WoodFisher", "cap": "CAP"}
 NUMBER, TEXT = (int, float), (str,)
 HEAD = {"model": dict, "data": dict, "dense": dict, "rows": list}
 ROW = {"method": TEXT, "allocation": TEXT, "sparsity": NUMBER, "top1": NUMBER}
