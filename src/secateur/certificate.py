@@ -42,6 +42,13 @@ def inspect(folder: str | Path) -> Certificate:
         The certificate; `ok` is False, and `problems` says why, whenever anything differs or cannot be read.
     Raises:
         InputError: when the folder has no secateur.json.
+
+    >>> from secateur import load_model, prune_, save
+    >>> model = load_model("bundled")
+    >>> save(model, prune_(model, None, "magnitude", 0.75), "pruned")
+    >>> certificate = inspect("pruned")
+    >>> certificate.ok, certificate.zeros, certificate.total
+    (True, 884736, 1179648)
     """
     folder = Path(folder)
     if not (folder / MANIFEST).is_file():

@@ -55,6 +55,12 @@ def save(
         overwrite: replace a folder that secateur wrote.
     Raises:
         InputError: when `folder` cannot be written, or a mask and its weight disagree.
+
+    >>> from secateur import load_model, prune_
+    >>> model = load_model("bundled")
+    >>> save(model, prune_(model, None, "magnitude"), "pruned")
+    >>> sorted(file.name for file in Path("pruned").iterdir())
+    ['config.json', 'masks.safetensors', 'model.safetensors', 'secateur.json']
     """
     check_output(folder, overwrite)
     run = {**getattr(masks, "manifest", dict)(), **(manifest or {})}
@@ -98,6 +104,13 @@ def load(folder: str | Path, model: nn.Module | None = None) -> tuple[nn.Module,
         model: gets the weights, strictly; needed when the saved model is not one of timm's.
     Raises:
         InputError: when a file is missing, damaged or not the one that was saved, or does not fit `model`.
+
+    >>> from secateur import load_model, prune_
+    >>> model = load_model("bundled")
+    >>> save(model, prune_(model, None, "magnitude", 0.75), "pruned")
+    >>> again, masks = load("pruned")
+    >>> int(sum((~mask).sum() for mask in masks.values()))
+    884736
     """
     folder = Path(folder)
     manifest = read_manifest(folder)

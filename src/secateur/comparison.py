@@ -107,6 +107,11 @@ def compare(
         The others: as in `prune_`.
     Raises:
         InputError, NumericsError: as `prune_` does, before the first gradient where it can be known.
+
+    >>> model = nn.Sequential(nn.Linear(8, 6))
+    >>> rows = compare(model, None, [contender("magnitude")], [0.5, 0.75], layers="0")
+    >>> [row.result.zeros for row in rows]
+    [24, 36]
     """
     weights = select_layers(model, layers)
     keep = starting_masks(weights, None)

@@ -75,6 +75,10 @@ def select_layers(model: nn.Module, layers: str | Sequence[str] | None = None) -
             ones and the classifier.
     Raises:
         InputError: when a pattern, or all of them together, match nothing.
+
+    >>> model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.Conv2d(8, 8, 3), nn.Conv2d(8, 8, 1))
+    >>> list(select_layers(model)), list(select_layers(model, "!1"))
+    (['1.weight', '2.weight'], ['2.weight'])
     """
     weights = prunable_weights(model)
     if layers is None:

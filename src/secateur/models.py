@@ -32,6 +32,9 @@ def load_model(
         num_classes: size of the classifier; other than the pretrained one means a fresh classifier.
     Raises:
         InputError: unknown name, missing or broken files, weights that do not fit or are not finite, no download.
+
+    >>> load_model("bundled").num_classes
+    10
     """
     if checkpoint is not None:
         _check_suffix(Path(checkpoint))

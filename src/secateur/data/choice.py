@@ -36,6 +36,11 @@ def calibration_batches(
         re_prob: probability that a rectangle is erased; None means 0.25.
     Raises:
         InputError: nothing to read, or labels that are not the model's.
+
+    >>> from secateur import load_model
+    >>> batches = calibration_batches("bundled", load_model("bundled"), samples=100)
+    >>> [len(labels) for images, labels in batches]
+    [32, 32, 32, 4]
     """
     source = as_source(source)
     _check_counts(seed, samples=samples, batch_size=batch_size)
@@ -62,6 +67,10 @@ def evaluation_batches(
 
     Raises:
         InputError: nothing to read, or labels that are not the model's.
+
+    >>> from secateur import load_model
+    >>> evaluation_batches("bundled", load_model("bundled")).samples
+    10000
     """
     source = as_source(source)
     _check_counts(seed, limit=1 if limit is None else limit, batch_size=batch_size)

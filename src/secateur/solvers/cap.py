@@ -78,7 +78,11 @@ def _has_room(alive: Tensor, group: int, most: int) -> Tensor:
 
 @dataclass(frozen=True)
 class CAP(Solver):
-    """Correlation Aware Pruner: greedy inside each block, exact for the weights that remain."""
+    """Correlation Aware Pruner: greedy inside each block, exact for the weights that remain.
+
+    >>> CAP(block=96)
+    CAP(block=96, damping=0.01, relative=True)
+    """
 
     name: ClassVar[str] = "cap"
     paper: ClassVar[str] = "Kuznedelev et al. 2023, CAP: Correlation-Aware Pruning"
