@@ -15,7 +15,7 @@ from timm.models import is_model, list_pretrained, split_model_name_tag
 from torch import nn
 
 from .bundled import MODEL_FOLDER
-from .errors import InputError, nearest
+from .errors import InputError, check_whole, nearest
 from .hub import quick_hub
 
 
@@ -38,8 +38,8 @@ def load_model(
     """
     if checkpoint is not None:
         _check_suffix(Path(checkpoint))
-    if num_classes is not None and num_classes < 1:
-        raise InputError(f"The number of classes is {num_classes}; give 1 or more.")
+    if num_classes is not None:
+        check_whole(num_classes=num_classes)
     timm_name = _timm_name(name, needs_weights=pretrained and checkpoint is None)
     model = _create(timm_name, pretrained and checkpoint is None, num_classes)
     if checkpoint is not None:

@@ -10,13 +10,13 @@ from .allocate import Sparsity, allocate, allocation_name, groups_for, staged
 from .batches import Loss
 from .batchnorm import batch_norms, recalibrate_
 from .curvature import collect
+from .errors import check_whole
 from .layers import select_layers
 from .progress import Track, silent
 from .resources import DEFAULT, Resources
 from .solvers import Solver, solver_named
 from .steps import (
     Masks,
-    check_counts,
     check_start,
     compensated,
     in_own_shapes,
@@ -130,7 +130,7 @@ def prune_(
     keep = starting_masks(weights, masks)
     groups = groups_for({n: w.size for n, w in weights.items()}, sparsity, allocation)
     check_start(weights, keep, groups)
-    check_counts(samples_per_gradient=samples_per_gradient, recomputations=recomputations)
+    check_whole(samples_per_gradient=samples_per_gradient, recomputations=recomputations)
     recalibrate = recalibrate and batches is not None and bool(batch_norms(model))
     batches = repeatable(batches, [solver], passes=recomputations + recalibrate)
 
