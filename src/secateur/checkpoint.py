@@ -20,6 +20,7 @@ from torch import nn
 
 from .errors import InputError, nearest
 from .files import check_output, new_folder, write_atomically
+from .models import check_fits
 from .strict_json import json_bytes, read_json
 from .tensor_files import describe_file, pack_mask, read_metadata, read_tensors, unpack_mask, write_tensors
 from .timm_config import CONFIG, build, model_name, write_config
@@ -221,15 +222,8 @@ def _separate(model: nn.Module) -> dict[str, torch.Tensor]:
 
 def _fill_(model: nn.Module, state: Mapping[str, torch.Tensor], path: Path) -> None:
     """Copy the tensors in, each in the dtype it was saved in, after checking that all of them fit."""
-    own = model.state_dict(keep_vars=True)
-    for holder, names in (("the model", set(state) - set(own)), ("the file", set(own) - set(state))):
-        if names:
-            few = ", ".join(sorted(names)[:5])
-            raise InputError(f"{path} does not fit the {type(model).__name__}: {holder} has no {few}.")
-    for name, tensor in own.items():
-        if tensor.shape != state[name].shape:
-            raise InputError(f"{path}: {name} has shape {list(state[name].shape)}, the model {list(tensor.shape)}.")
-    for name, tensor in own.items():
+    check_fits(model, state, str(path))
+    for name, tensor in model.state_dict(keep_vars=True).items():
         tensor.data = tensor.data.to(state[name].dtype)
     model.load_state_dict(dict(state), strict=True)
 

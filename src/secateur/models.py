@@ -4,6 +4,7 @@ Nothing here unpickles a local file. What the other steps ask a model about (inp
 """
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -58,6 +59,12 @@ def load_checkpoint_(model: nn.Module, checkpoint: str | Path) -> None:
         weights = load_file(path)
     except (SafetensorError, OSError) as error:
         raise InputError(f"The checkpoint {path} cannot be read: {error}; copy or download it again.") from None
+    check_fits(model, weights, f"The checkpoint {path}")
+    model.load_state_dict(weights)
+
+
+def check_fits(model: nn.Module, weights: Mapping[str, torch.Tensor], file: str) -> None:
+    """Raise InputError unless the names and shapes of `weights`, which stand in `file`, are the model's."""
     own = model.state_dict()
     problems = [f"{n} is missing" for n in own if n not in weights]
     problems += [f"{n} is not in the model" for n in weights if n not in own]
@@ -68,11 +75,10 @@ def load_checkpoint_(model: nn.Module, checkpoint: str | Path) -> None:
     ]
     if problems:
         raise InputError(
-            f"The checkpoint {path} does not fit {type(model).__name__}: {problems[0]}"
+            f"{file} does not fit {type(model).__name__}: {problems[0]}"
             f"{f' (and {len(problems) - 1} more)' if problems[1:] else ''};"
             " name the architecture and the number of classes that it was saved from."
         )
-    model.load_state_dict(weights)
 
 
 def check_finite(model: nn.Module) -> None:
