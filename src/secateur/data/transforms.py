@@ -85,6 +85,8 @@ def _keep_one_bit(step: Any) -> None:
 
 
 class _AtLeastOneBit:
+    """A function of its own class, because worker processes are sent it."""
+
     def __init__(self, bits: Callable[..., tuple[int]]):
         self.bits = bits
 
