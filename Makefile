@@ -31,7 +31,6 @@ check: $(READY)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-## format: puts right what a tool can put right
 ## bench: the kernels and passes against their rivals; minutes, on a machine that does nothing else
 bench: $(READY)
 	$(BIN)/python bench/run.py
@@ -41,6 +40,7 @@ bench-full: $(READY)
 	$(BIN)/python bench/whole.py --precision auto --out bench/results/deit-small.json
 	$(BIN)/python bench/whole.py --model deit_base_patch16_224 --samples 128 --batch-size 32 --precision auto --out bench/results/deit-base.json
 
+## format: puts right what a tool can put right
 format: $(READY)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .

@@ -51,6 +51,7 @@ def machine() -> dict:
         "processor": processor(),
         "threads": torch.get_num_threads(),
         "kernels": native.describe()["isa"],
+        "accelerator": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
         "secateur": __version__,
         "torch": torch.__version__,
         "timm": timm.__version__,

@@ -58,11 +58,12 @@ def main() -> None:
     parser.add_argument("--sparsity", type=float, default=0.75)
     parser.add_argument("--memory", default="12GiB")
     parser.add_argument("--precision", default="auto")
+    parser.add_argument("--device", default="cpu")
     parser.add_argument("--out", type=Path, required=True, help="JSON file to write")
     args = parser.parse_args()
     logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(message)s")
     torch.manual_seed(0)
-    model = timm.create_model(args.model, pretrained=False).eval()
+    model = timm.create_model(args.model, pretrained=False).eval().to(args.device)
     with Console() as console:
         phases = Phases(console)
         start = time.perf_counter()

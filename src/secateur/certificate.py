@@ -11,8 +11,9 @@ from typing import Any, TypeVar
 
 import torch
 
-from .checkpoint import FILES, FLOATS, MANIFEST, MASKS, MODEL, is_sealed, load_masks, read_manifest
+from .checkpoint import FLOATS, load_masks
 from .errors import InputError
+from .manifest import FILES, MANIFEST, MASKS, MODEL, is_sealed, read_manifest
 from .tensor_files import describe_file, read_tensors
 
 Read = TypeVar("Read")
