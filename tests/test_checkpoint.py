@@ -9,17 +9,10 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import nn
 
-from secateur.checkpoint import (
-    describe_file,
-    load,
-    load_masks,
-    pack_mask,
-    read_manifest,
-    save,
-    unpack_mask,
-    write_manifest,
-)
+from secateur.checkpoint import load, load_masks, save
 from secateur.errors import InputError
+from secateur.manifest import read_manifest, write_manifest
+from secateur.tensor_files import describe_file, pack_mask, unpack_mask
 
 VIT = {"img_size": 32, "patch_size": 8, "embed_dim": 32, "depth": 2, "num_heads": 2, "num_classes": 5}
 MODELS = {

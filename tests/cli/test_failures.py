@@ -12,7 +12,7 @@ from conftest import GREY, SMALL, a_model
 from PIL import Image
 from safetensors.torch import load_file, save_file
 
-from secateur.checkpoint import read_manifest
+from secateur.manifest import read_manifest
 
 PRUNE = ["prune", "--out", "OUT"]
 COMPARE = ["compare", "--out", "OUT"]
