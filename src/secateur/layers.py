@@ -59,7 +59,7 @@ def prunable_weights(model: nn.Module) -> dict[str, PrunableWeight]:
     users: dict[nn.Parameter, list[nn.Module]] = {}
     names: dict[nn.Parameter, str] = {}
     for module_name, module in model.named_modules():
-        if isinstance(module, PRUNABLE) and isinstance(module.weight, nn.Parameter):
+        if isinstance(module, PRUNABLE) and isinstance(module.weight, nn.Parameter) and module.weight.numel():
             users.setdefault(module.weight, []).append(module)
             names.setdefault(module.weight, f"{module_name}.weight".removeprefix("."))
     return {names[p]: PrunableWeight(names[p], p, tuple(modules)) for p, modules in users.items()}
