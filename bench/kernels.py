@@ -20,18 +20,19 @@ def fishers(blocks: int, size: int, samples: int = 256, seed: int = 0) -> torch.
     return gradients.mT @ gradients / samples
 
 
-def cap_scores(blocks: int = 512, rounds: int = 3) -> dict:
+def cap_scores(in_place: bool, blocks: int = 512, rounds: int = 3) -> dict:
     fisher, weight = fishers(blocks, SIZE), torch.randn(blocks, SIZE)
     inverse = invert_batched(fisher, DAMPING)
     packed = pack(fisher)
     times = in_turns(
         {
-            "in step": lambda: eliminate_in_step(weight, inverse.clone()),
+            "in step": lambda: eliminate_in_step(weight, inverse.clone(), in_place),
             "kernel": lambda: cap.scores(weight, packed, damping=DAMPING),
         },
         rounds,
     )
-    return row("CAP scores against all blocks in step", times, "in step", "kernel", 100, 200, blocks * SIZE)
+    name = f"CAP scores against all blocks in step{', in place' if in_place else ''}"
+    return row(name, times, "in step", "kernel", 100, 200, blocks * SIZE)
 
 
 def fisher_sum(blocks: int = 512, gradients: int = 64, rounds: int = 3) -> dict:

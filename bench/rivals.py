@@ -4,21 +4,21 @@ import torch
 from torch import Tensor
 
 
-def eliminate_in_step(weight: Tensor, inverse: Tensor) -> Tensor:
-    """CAP with all blocks in step: every removal reads and writes the inverses of all of them.
+def eliminate_in_step(weight: Tensor, inverse: Tensor, in_place: bool = False) -> Tensor:
+    """CAP as the paper's appendix lists it, all blocks in step: each removal reads and writes every inverse, and keeps
+    the state of the weights for the merging at the end.
 
     Args:
         weight: (blocks, size).
         inverse: (blocks, size, size), of the damped Fisher; overwritten.
+        in_place: without the outer product as a tensor of its own, and without the states: the fastest that plain
+            torch does in step.
     Returns:
         (blocks, size): the loss increase at which each weight leaves.
     """
     weight, rows = weight.clone(), torch.arange(len(weight))
-    alive, total, scores = (
-        torch.ones_like(weight, dtype=torch.bool),
-        torch.zeros_like(weight[:, 0]),
-        torch.empty_like(weight),
-    )
+    alive, total, scores = torch.ones_like(weight, dtype=torch.bool), torch.zeros_like(weight[:, 0]), weight.clone()
+    states = []
     for _ in range(weight.shape[1]):
         diagonal = inverse.diagonal(dim1=1, dim2=2)
         saliency = torch.where(alive, weight**2 / (2 * diagonal), torch.inf)
@@ -27,7 +27,11 @@ def eliminate_in_step(weight: Tensor, inverse: Tensor) -> Tensor:
         scores[rows, first] = total
         column, pivot = inverse[rows, :, first], inverse[rows, first, first][:, None]
         weight -= column * (weight[rows, first][:, None] / pivot)
-        inverse.baddbmm_(column[:, :, None], (column / pivot)[:, None, :], alpha=-1)
+        if in_place:
+            inverse.baddbmm_(column[:, :, None], (column / pivot)[:, None, :], alpha=-1)
+        else:
+            inverse -= column[:, :, None] * (column / pivot)[:, None, :]
+            states.append(weight.clone())
         alive[rows, first] = False
         weight[rows, first] = 0.0
         inverse[rows, first, first] = 1.0  # divided by later, and never chosen

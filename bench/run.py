@@ -18,7 +18,12 @@ RESULTS = Path(__file__).parent / "results"
 
 
 def main() -> None:
-    rows = [kernels.cap_scores(), kernels.fisher_sum(), kernels.inversion()]
+    rows = [
+        kernels.cap_scores(in_place=False),
+        kernels.cap_scores(in_place=True),
+        kernels.fisher_sum(),
+        kernels.inversion(),
+    ]
     rows += [passes.folded(precision) for precision in ("float32", "bfloat16")]
     growth = kernels.growth()
     exact = {"scores, largest relative difference": kernels.agreement(), **accuracy.objectives()}
