@@ -63,7 +63,7 @@ def _scores(
         column = torch.where(active[:, None], inverse[blocks, :, first], 0.0)  # (blocks, size)
         pivot = torch.where(active, diagonal[blocks, first], 1.0)[:, None]
         current = current - column * (current[blocks, first][:, None] / pivot)
-        inverse = inverse - column[:, :, None] * (column / pivot)[:, None, :]
+        inverse.addcmul_(column[:, :, None], (column / pivot)[:, None, :], value=-1)
         alive[blocks[active], first[active]] = False
     return result, used
 
