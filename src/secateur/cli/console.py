@@ -100,8 +100,7 @@ class Console:
         """
         if self.as_json:
             return
-        table = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left", title_style="bold",
-                      pad_edge=False, collapse_padding=True)  # fmt: skip
+        table = Table(box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
         cells = [[shown(value) for value in row] for row in rows]
         for index, column in enumerate(columns):
             numeric = all(NUMERIC.fullmatch(row[index]) for row in cells)
@@ -118,6 +117,7 @@ class Console:
         needed = RichConsole(width=1000, **plain).measure(table).minimum
         printer.width = max(printer.width, needed)
         with printer.capture() as captured:
+            printer.print(title, style="bold", soft_wrap=True)  # a path in it stays in one piece
             printer.print(table)
         write("".join(f"{line.rstrip()}\n" for line in captured.get().splitlines()))
 
