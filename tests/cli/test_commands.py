@@ -327,10 +327,10 @@ def test_a_table_never_cuts_a_number_nor_reads_names_as_markup(capsys, monkeypat
     assert "b                     –   0.2500" in out
 
 
-def test_a_title_wider_than_its_table_stays_on_one_line(capsys, monkeypatch):
+def test_a_title_is_broken_between_words_and_never_inside_a_path(capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "20")
-    Console().table("a/path/that/is/longer/than/the/window", ["zeros"], [(1,)])
-    assert capsys.readouterr().out.startswith("a/path/that/is/longer/than/the/window\n")
+    Console().table("a/path/that/is/longer/than/the/window on 20 images", ["zeros"], [(1,)])
+    assert capsys.readouterr().out.startswith("a/path/that/is/longer/than/the/window\non 20 images\n")
 
 
 def test_accuracies_have_two_digits_however_large_they_are(call, grey, tmp_path):

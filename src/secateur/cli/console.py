@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from itertools import zip_longest
+from textwrap import fill
 from typing import Any, TypeVar
 
 from rich import box
@@ -117,7 +118,8 @@ class Console:
         needed = RichConsole(width=1000, **plain).measure(table).minimum
         printer.width = max(printer.width, needed)
         with printer.capture() as captured:
-            printer.print(title, style="bold", soft_wrap=True)  # a path in it stays in one piece
+            lines = fill(title, printer.width, break_long_words=False, break_on_hyphens=False)  # paths stay whole
+            printer.print(lines, style="bold", soft_wrap=True)
             printer.print(table)
         write("".join(f"{line.rstrip()}\n" for line in captured.get().splitlines()))
 
