@@ -5,6 +5,7 @@ Everything is a ratio inside one run, in which rivals take turns.
 
 import json
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import accuracy
@@ -17,20 +18,27 @@ from timing import machine
 RESULTS = Path(__file__).parent / "results"
 
 
-def main() -> None:
-    rows = [
+MEASURES: dict[str, Callable[[], list]] = {
+    "ratios": lambda: [
         kernels.cap_scores(in_place=False),
         kernels.cap_scores(in_place=True),
         kernels.fisher_sum(),
         kernels.inversion(),
-    ]
-    rows += [passes.folded(precision) for precision in ("float32", "bfloat16")]
-    growth = kernels.growth()
-    exact = {"scores, largest relative difference": kernels.agreement(), **accuracy.objectives()}
-    found = {"machine": machine(), "ratios": rows, "growth": growth, "accuracy": exact}
-    RESULTS.mkdir(exist_ok=True)
-    (RESULTS / "kernels.json").write_text(json.dumps(found, indent=2) + "\n")
-    show(rows, growth, exact)
+    ],
+    "passes": lambda: [passes.folded(precision) for precision in ("float32", "bfloat16")],
+    "growth": kernels.growth,
+    "accuracy": lambda: [{"scores, largest relative difference": kernels.agreement(), **accuracy.objectives()}],
+}
+
+
+def main() -> None:
+    """All measures, or those that the command line names; each is written as soon as it is there."""
+    file = RESULTS / "kernels.json"
+    found = json.loads(file.read_text()) if file.is_file() else {}
+    for name in sys.argv[1:] or MEASURES:
+        found |= {"machine": machine(), name: MEASURES[name]()}
+        file.write_text(json.dumps(found, indent=2) + "\n")
+    show(found["ratios"] + found["passes"], found["growth"], found["accuracy"][0])
 
 
 def show(rows: list[dict], growth: list[dict], exact: dict) -> None:

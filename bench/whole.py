@@ -7,8 +7,6 @@ Random images and weights will do: the time depends on neither.
 
 import argparse
 import json
-import logging
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -61,7 +59,6 @@ def main() -> None:
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--out", type=Path, required=True, help="JSON file to write")
     args = parser.parse_args()
-    logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(message)s")
     torch.manual_seed(0)
     model = timm.create_model(args.model, pretrained=False).eval().to(args.device)
     with Console() as console:
