@@ -255,5 +255,5 @@ def test_a_weight_that_is_not_finite_is_named_before_the_first_gradient():
 
 
 def test_a_method_with_a_fisher_asks_for_batches():
-    with pytest.raises(InputError, match="woodfisher makes a Fisher from batches of images and labels"):
+    with pytest.raises(InputError, match="woodfisher works from batches of images and labels"):
         list(compare(Model(), None, [contender("magnitude"), contender("woodfisher")], [0.5]))
