@@ -23,7 +23,8 @@ from .base import Solver
 from .obs import CHUNK, factor_kept, report
 from .statistic import Statistic
 
-LEAST = 1e-8  # λ in units of a block's mean diagonal, where there are fewer gradients than weights: F is singular
+LOST = 1e-13  # λ in units of a block's largest diagonal entry, below which it drowns in rounding: then
+LEAST = 1e-8  # of the mean diagonal is taken instead, for a Fisher of fewer gradients than weights is singular
 
 # --- what is gathered -------------------------------------------------------------------------------------------------
 
@@ -117,7 +118,7 @@ def inverse(gradients: Tensor, keep: Tensor, damping: float) -> tuple[Tensor, Ca
 
     squares = kept.square().sum(1)  # F_qq
     least = LEAST * squares.sum(1) / keep.sum(1).clamp(min=1)
-    base = least.clamp(min=max(damping, 1e-20))  # (blocks,)
+    base = torch.where(damping > LOST * squares.amax(1), damping, least.clamp(min=1e-20))  # (blocks,)
     gram = kept @ kept.mT + torch.diag_embed(base[:, None].expand(kept.shape[:2]))
     factor, more = factor_kept(torch.ones_like(kept[:, :, 0], dtype=torch.bool), gram, 0.0)
     report(base + more, damping)
