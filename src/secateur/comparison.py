@@ -69,9 +69,12 @@ def contender(text: str, allocation: str = "global", **fisher_options: object) -
     return Contender(solver_named(method, **options), allocation, text)
 
 
-def _number(text: str, name: str, value: str) -> bool | int | float:
-    if value in ("true", "false"):
-        return value == "true"
+WORDS = {"true": True, "false": False, "none": None}
+
+
+def _number(text: str, name: str, value: str) -> bool | int | float | None:
+    if value in WORDS:
+        return WORDS[value]
     try:
         return int(value) if value.lstrip("-").isdigit() else float(value)
     except ValueError:
@@ -161,7 +164,7 @@ def compare(
 
 def _reference(curvatures: Mapping[Statistic, Curvature]) -> Curvature | None:
     """The one that predicts best, with the largest blocks; None where none does."""
-    able = [c for s, c in curvatures.items() if s.predicts]
+    able = [c for c in curvatures.values() if c.predicts]
     return max(able, key=lambda c: (c.statistic.predicts, max(c.sizes.values())), default=None)
 
 

@@ -1,6 +1,7 @@
 """What the solvers ask of the gradients of every chosen weight of a model, made from batches within a given memory.
 
-Mostly that is the Fisher. Where the Fishers do not fit together, groups of layers take turns: a pass over the same batches for each group.
+Mostly that is the Fisher. Where what is gathered does not fit together, groups of layers take turns: a pass over the
+same batches for each group.
 Cost: a forward and backward pass a batch and group, and the Fisher's own (fisher.py).
 """
 
@@ -37,6 +38,11 @@ class Curvature:
     gradients: int  # N, of those that are in it
     mean_diagonal: float  # over all weights: the scale that relative damping refers to
     _values: Mapping[str, Tensor] = field(repr=False)
+
+    @property
+    def predicts(self) -> bool:
+        """Whether it knows ½ δᵀFδ."""
+        return self.statistic.predicts > 0
 
     def __getitem__(self, name: str) -> Tensor:
         """What a solver is given for this weight; read from the disk where it waits there."""

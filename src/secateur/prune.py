@@ -99,7 +99,8 @@ def prune_(
     Args:
         batches: (images, labels) pairs, or mappings of the model's keyword arguments with "labels". A method without
             curvature needs none.
-        method: one of `secateur.solvers.METHODS`, such as "cap", or a solver with options such as `CAP(block=128, damping=1e-3)`.
+        method: one of `secateur.solvers.METHODS`, such as "cap", or a solver with options such as
+            `CAP(block=128, damping=1e-3)`.
         sparsity: the fraction of the chosen weights that end as zeros, or a table {layer pattern: fraction}.
         layers: patterns of weight names; see `select_layers`. By default all but the stem, depthwise and classifier.
         allocation: "global" (one threshold for all layers) or "uniform" (the same sparsity in each).
@@ -123,7 +124,7 @@ def prune_(
     recalibrate = recalibrate and batches is not None and bool(batch_norms(model))
     batches = repeatable(batches, [solver], passes=recomputations + recalibrate)
 
-    predicts, predicted = solver.statistic is not None and solver.statistic.predicts > 0, 0.0
+    predicted = 0.0
     for stage in staged(groups, keep, recomputations):
         curvature = None  # before the next is made: there may be room for one Fisher only
         if solver.statistic is not None:
@@ -134,7 +135,7 @@ def prune_(
         scores = score(weights, keep, solver, curvature, track)
         kept = allocate(scores, stage)
         moved = compensated(weights, keep, kept, solver, curvature, track)
-        predicted += predicted_increase(weights, moved, curvature) if predicts else 0.0
+        predicted += predicted_increase(weights, moved, curvature) if curvature and curvature.predicts else 0.0
         write_(weights, moved)
         keep = kept
         if recalibrate and moved:  # before the next Fisher, which sees its statistics
@@ -145,7 +146,7 @@ def prune_(
         solver=solver,
         allocation=allocation_name(sparsity, allocation),
         sparsity=sparsity,
-        predicted_loss_increase=predicted if predicts else None,
+        predicted_loss_increase=predicted if curvature and curvature.predicts else None,
         seconds=time.perf_counter() - start,
         gradients=curvature.gradients if curvature else 0,
         samples_per_gradient=samples_per_gradient,

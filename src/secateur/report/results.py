@@ -14,9 +14,10 @@ from ..errors import InputError
 NAMES = {
     "magnitude": "Magnitude",
     "cap": "CAP",
+    "grw": "GrW",
     "woodfisher": "WoodFisher",
     "mfac": "M-FAC",
-    "fast_cap": "FastCAP",
+    "fast_cap": "Fast CAP",
     "obd": "OBD",
 }
 NUMBER, TEXT = (int, float), (str,)

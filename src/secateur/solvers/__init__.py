@@ -5,9 +5,10 @@ from dataclasses import fields, replace
 from typing import Any
 
 from ..errors import InputError, nearest
-from . import cap, magnitude, mfac, obs, woodfisher
+from . import cap, fast_cap, magnitude, mfac, obs, woodfisher
 from .base import Solver
 from .cap import CAP
+from .fast_cap import FastCAP, SharedFisher
 from .grw import GradientSums, GrW
 from .magnitude import Magnitude
 from .mfac import MFAC, StoredGradients
@@ -16,7 +17,9 @@ from .obs import compensate, inverse_diagonal, loss_increase, solve_kept
 from .statistic import BlockFishers, Gathering, Statistic
 from .woodfisher import WoodFisher
 
-METHODS: Mapping[str, type[Solver]] = {solver.name: solver for solver in (Magnitude, GrW, OBD, WoodFisher, MFAC, CAP)}
+METHODS: Mapping[str, type[Solver]] = {
+    solver.name: solver for solver in (Magnitude, GrW, OBD, WoodFisher, MFAC, FastCAP, CAP)
+}
 
 
 def solver_named(method: str | Solver, **options: Any) -> Solver:
@@ -47,20 +50,23 @@ def options_of(method: str) -> list[str]:
 
 __all__ = [
     "CAP",
-    "MFAC",
     "METHODS",
+    "MFAC",
     "OBD",
     "BlockFishers",
+    "FastCAP",
     "Gathering",
     "GrW",
     "GradientSums",
     "Magnitude",
+    "SharedFisher",
     "Solver",
     "Statistic",
     "StoredGradients",
     "WoodFisher",
     "cap",
     "compensate",
+    "fast_cap",
     "inverse_diagonal",
     "loss_increase",
     "magnitude",

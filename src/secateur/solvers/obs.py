@@ -129,7 +129,8 @@ def best_kept(weight: Tensor, keep: Tensor, fisher: Tensor, factor: Tensor, used
     """`compensate` in float64, from the factor and the λ of `factor_kept`."""
     weight = weight.double()
     right = (fisher.double() @ weight[..., None])[..., 0] + used[:, None] * weight
-    return torch.cholesky_solve((right * keep)[..., None], factor)[..., 0] * keep
+    solved = torch.cholesky_solve((right * keep)[..., None], factor)[..., 0]
+    return torch.where(keep, solved, 0.0)
 
 
 def half_form(change: Tensor, fisher: Tensor) -> Tensor:

@@ -1,7 +1,7 @@
-"""What a solver asks of the gradients: a statistic, made for each weight while they stream by, and kept until it prunes.
+"""What a solver asks of the gradients: a statistic, made for each weight while they stream by.
 
-Statistics are frozen dataclasses: equal ones are gathered once, however many solvers ask. `BlockFishers` is the usual one;
-the others stand beside the method that needs them.
+Statistics are frozen dataclasses: equal ones are gathered once, however many solvers ask. `BlockFishers` is the usual
+one; the others stand beside the method that needs them.
 """
 
 import math
