@@ -401,8 +401,8 @@ def test_a_solver_is_named_with_options_or_taken_as_it_is():
 
 
 MISTAKES = {
-    r"no method 'capp'. Did you mean cap\? The methods are magnitude, grw, obd, woodfisher, mfac, cap.": lambda: (
-        solver_named("capp")
+    rf"no method 'capp'. Did you mean cap or fast_cap\? The methods are {', '.join(METHODS)}.": lambda: solver_named(
+        "capp"
     ),
     r"cap has no option 'blok'. Did you mean block\? It has block, damping, relative.": lambda: solver_named(
         "cap", blok=3

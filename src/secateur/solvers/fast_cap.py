@@ -38,7 +38,7 @@ class SharedFisher(Statistic):
     block: int  # B at the most
 
     def size(self, shape: tuple[int, int]) -> int:
-        """The longest equal parts of a row, so that an input stands at one place in all blocks; if they are not short."""
+        """The longest equal parts of a row, so that an input stands at one place in all blocks, if not too short."""
         longest = min(self.block, shape[1])
         part = max(size for size in range(1, longest + 1) if shape[1] % size == 0)
         return part if 4 * part >= longest else min(self.block, math.prod(shape))
@@ -97,9 +97,8 @@ def feed_forward(weight: Tensor, keep: Tensor, fisher: Tensor, damping: float = 
     """Column after column, what leaves is made up for by the columns after it; zero where dropped."""
     factor, used = factor_kept(torch.ones_like(keep[:1]), unpack(fisher), damping)
     report(used, damping)
-    upper = torch.linalg.cholesky(
-        torch.cholesky_inverse(factor[0]), upper=True
-    )  # row j: how column j's error is passed on
+    # row j, over its diagonal entry: what a change of column j asks of those after it
+    upper = torch.linalg.cholesky(torch.cholesky_inverse(factor[0]), upper=True)
     current = weight.double()
     for j, row in enumerate(upper):
         error = torch.where(keep[:, j], 0.0, current[:, j]) / row[j]
