@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from secateur import CAP, MFAC, OBD, GrW, InputError, Magnitude, NumericsError, WoodFisher, native
+from secateur import CAP, MFAC, OBD, FastCAP, GrW, InputError, Magnitude, NumericsError, WoodFisher, native
 from secateur.fisher import to_blocks
 from secateur.solvers import (
     METHODS,
@@ -280,7 +280,12 @@ def test_a_statistic_without_a_fisher_predicts_nothing():
 
 # --- every solver -----------------------------------------------------------------------------------------------------
 
-SOLVERS = [method() for method in METHODS.values()] + [GrW(product=True), MFAC(block=None), MFAC(gradients=3)]
+SOLVERS = [method() for method in METHODS.values()] + [
+    GrW(product=True),
+    MFAC(block=None),
+    MFAC(gradients=3),
+    FastCAP(forward=True),
+]
 every_solver = pytest.mark.parametrize("solver", SOLVERS, ids=str)
 SHAPE = (4, 11)
 

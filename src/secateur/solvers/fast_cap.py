@@ -99,7 +99,7 @@ def feed_forward(weight: Tensor, keep: Tensor, fisher: Tensor, damping: float = 
     report(used, damping)
     # row j, over its diagonal entry: what a change of column j asks of those after it
     upper = torch.linalg.cholesky(torch.cholesky_inverse(factor[0]), upper=True)
-    current = weight.double()
+    current = weight.to(torch.float64, copy=True)
     for j, row in enumerate(upper):
         error = torch.where(keep[:, j], 0.0, current[:, j]) / row[j]
         current[:, j:] = current[:, j:] - error[:, None] * row[j:]
