@@ -7,7 +7,7 @@ READY := $(VENV)/.ready
 DEMO ?= runs/demo
 IMAGES ?= 1000
 
-.PHONY: demo demo-all test test-all check format figures clean
+.PHONY: demo demo-all test test-all check bench bench-full format clean help
 
 ## demo: compare the methods on the bundled model; under two minutes, writes runs/demo/report.html
 demo: $(READY)
@@ -31,10 +31,21 @@ check: $(READY)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
+## bench: the kernels and passes against their rivals; minutes, on a machine that does nothing else
+bench: $(READY)
+	$(BIN)/python bench/run.py
+
+## bench-full: the whole step on DeiT-S, and a shortened one on DeiT-B within 12 GiB; half an hour
+bench-full: $(READY)
+	$(BIN)/python bench/whole.py --precision auto --out bench/results/deit-small.json
+	$(BIN)/python bench/whole.py --model deit_base_patch16_224 --samples 128 --batch-size 32 --precision auto --out bench/results/deit-base.json
+
+## format: puts right what a tool can put right
 format: $(READY)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
+## clean: remove the environment and what was built or run in it
 clean:
 	rm -rf $(VENV) build dist runs
 
@@ -43,5 +54,6 @@ $(READY): pyproject.toml CMakeLists.txt constraints.txt $(wildcard csrc/*)
 	$(BIN)/pip install --disable-pip-version-check -q -c constraints.txt -e ".[dev]"
 	touch $@
 
+## help: this list
 help:
 	@sed -n 's/^## /  make /p' Makefile

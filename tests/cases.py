@@ -194,6 +194,27 @@ def timm_example(name, samples=3, dtype=torch.float64):
     return model, (images, labels(samples))
 
 
+def mlp(dtype=torch.float32):
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Flatten(), nn.Linear(12, 9), nn.GELU(), nn.Linear(9, 7), nn.GELU(), nn.Linear(7, 3)).to(
+        dtype
+    )
+
+
+def convolutional(dtype=torch.float32):
+    torch.manual_seed(0)
+    stages = nn.Conv2d(3, 4, 1), nn.BatchNorm2d(4), nn.ReLU(), nn.Conv2d(4, 6, 2, groups=2), nn.BatchNorm2d(6)
+    return nn.Sequential(*stages, nn.ReLU(), nn.Conv2d(6, 5, 1), nn.Flatten(), nn.Linear(5, 3)).to(dtype)
+
+
+def images(dtype=torch.float32, batches=3, samples=8):
+    generator = torch.Generator().manual_seed(1)
+    return [
+        (torch.randn(samples, 3, 2, 2, generator=generator).to(dtype), torch.arange(samples) % 3)
+        for _ in range(batches)
+    ]
+
+
 def labels(samples):
     return torch.arange(samples) % 3
 

@@ -9,8 +9,10 @@ from safetensors.torch import load_file, save_file
 from test_checkpoint import Tied, prune_half, reseal, tiny
 
 from secateur.certificate import inspect, inspect_all
-from secateur.checkpoint import load_masks, pack_mask, read_manifest, save, write_manifest
+from secateur.checkpoint import load_masks, save
 from secateur.errors import InputError
+from secateur.manifest import read_manifest, write_manifest
+from secateur.tensor_files import pack_mask
 
 LAYER = "blocks.1.mlp.fc2.weight"
 FILES = ["model.safetensors", "masks.safetensors", "config.json", "secateur.json"]

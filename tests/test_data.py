@@ -165,9 +165,9 @@ MISTAKES = {
     "There is no augmentation 'more'; give train or validation": {"augment": "more"},
     "timm knows no augmentation 'rand-q9'; try rand-m9": {"auto_augment": "rand-q9"},
     r"The probability of erasing is 1\.5; give 0 to 1": {"re_prob": 1.5},
-    "The seed is -1; give 0 or more": {"seed": -1},
-    "Samples is 0; give 1 or more": {"samples": 0},
-    "Batch size is -2; give 1 or more": {"batch_size": -2},
+    "seed is -1; give a whole number from 0": {"seed": -1},
+    "samples is 0; give a whole number from 1": {"samples": 0},
+    "batch_size is -2; give a whole number from 1": {"batch_size": -2},
 }
 
 
@@ -178,16 +178,16 @@ def test_a_mistake_is_named_before_any_image_is_read(folder, model, message):
 
 
 def test_a_limit_and_a_number_of_workers_must_make_sense(folder, model):
-    with pytest.raises(InputError, match="Limit is 0; give 1 or more"):
+    with pytest.raises(InputError, match="limit is 0; give a whole number from 1"):
         evaluation_batches(source(folder), model, limit=0)
-    with pytest.raises(InputError, match="There cannot be -1 workers; give 0 or more"):
+    with pytest.raises(InputError, match="workers is -1; give a whole number from 0"):
         evaluation_batches(source(folder, workers=-1), model)
 
 
 def test_sizes_and_channels_the_model_cannot_take_are_refused(folder, bundled):
     with pytest.raises(InputError, match="built for images of 28×28, not 32×32; leave the size out"):
         evaluation_batches(source(folder), bundled)
-    with pytest.raises(InputError, match="The size of the images is -1; give 1 or more"):
+    with pytest.raises(InputError, match="image_size is -1; give a whole number from 1"):
         evaluation_batches(DataSource(data_dir=folder, image_size=-1), bundled)
     strange = timm.create_model("resnet10t", num_classes=3, in_chans=3)
     strange.pretrained_cfg = {**strange.pretrained_cfg, "input_size": (5, 32, 32)}

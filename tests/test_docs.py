@@ -1,8 +1,10 @@
 """What the documents say is so: links, command lines, names in Python, files, and who imports whom."""
 
 import ast
+import doctest
 import re
 import shlex
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -83,6 +85,29 @@ def test_python_shown_compiles_and_names_what_is_public(path):
         for node in ast.walk(ast.parse(block)):
             if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "secateur":
                 assert hasattr(secateur, node.attr), f"secateur.{node.attr}"
+
+
+EXAMPLES = {
+    found.name: found
+    for path in sorted(PACKAGE.rglob("*.py"))
+    if path.name not in ("__init__.py", "__main__.py")
+    for module in [import_module(".".join(["secateur", *path.relative_to(PACKAGE).with_suffix("").parts]))]
+    for found in doctest.DocTestFinder(exclude_empty=True).find(module)
+    if found.examples
+}
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_an_example_in_a_docstring_gives_what_it_says(name, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    failed = doctest.DocTestRunner().run(EXAMPLES[name]).failed
+    assert not failed, capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", [n for n in secateur.__all__ if n not in ("solvers", "InputError", "NumericsError")])
+def test_every_public_name_has_an_example(name):
+    public = getattr(secateur, name)
+    assert f"{public.__module__}.{public.__qualname__}" in EXAMPLES
 
 
 @pytest.mark.parametrize("path", [document(path) for path in DOCUMENTS])

@@ -198,3 +198,9 @@ def test_a_selection_of_nothing_is_an_error_that_says_what_there_is(message):
 def test_a_model_with_nothing_to_prune_by_default_is_an_error(model, message):
     with pytest.raises(InputError, match=message):
         select_layers(model)
+
+
+def test_a_layer_without_weights_is_none_that_can_be_pruned():
+    model = nn.Sequential(nn.Linear(4, 3), nn.Linear(3, 2))
+    model[1].weight = nn.Parameter(torch.empty(0, 3))
+    assert list(prunable_weights(model)) == ["0.weight"]

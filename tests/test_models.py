@@ -76,7 +76,7 @@ MISTAKES = {
     "There is no model folder ''": {"name": ""},
     "There is no model folder nowhere": {"name": "local-dir:nowhere"},
     r"model\.safetensors is a file; name its architecture, or its folder": {"name": str(WEIGHTS)},
-    "The number of classes is 0; give 1 or more": {"name": "bundled", "num_classes": 0},
+    "num_classes is 0; give a whole number from 1": {"name": "bundled", "num_classes": 0},
     r"There is no checkpoint none\.safetensors": {"name": "bundled", "checkpoint": "none.safetensors"},
     r"checkpoint a\.pth is no \.safetensors file, and pickles are not opened; .*save_file": {
         "name": "bundled", "checkpoint": "a.pth",

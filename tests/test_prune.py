@@ -1,41 +1,20 @@
 """`prune_` on small models: the counts, what stays, and the whole path against the same path in dense float64."""
 
-import copy
 import weakref
 
 import numpy as np
 import pytest
 import torch
+from cases import convolutional, images, mlp
 from torch import nn
 
-from secateur import CAP, InputError, Magnitude, NumericsError, WoodFisher, prune_, steps
+from secateur import CAP, Magnitude, WoodFisher, prune_, steps
 from secateur.batchnorm import recalibrate_
 from secateur.curvature import collect
 from secateur.solvers import METHODS
 
 WITHOUT_A_FISHER = ("magnitude", "grw")
 every_method = pytest.mark.parametrize("method", METHODS)
-
-
-def mlp(dtype=torch.float32):
-    torch.manual_seed(0)
-    return nn.Sequential(nn.Flatten(), nn.Linear(12, 9), nn.GELU(), nn.Linear(9, 7), nn.GELU(), nn.Linear(7, 3)).to(
-        dtype
-    )
-
-
-def convolutional(dtype=torch.float32):
-    torch.manual_seed(0)
-    stages = nn.Conv2d(3, 4, 1), nn.BatchNorm2d(4), nn.ReLU(), nn.Conv2d(4, 6, 2, groups=2), nn.BatchNorm2d(6)
-    return nn.Sequential(*stages, nn.ReLU(), nn.Conv2d(6, 5, 1), nn.Flatten(), nn.Linear(5, 3)).to(dtype)
-
-
-def images(dtype=torch.float32, batches=3, samples=8):
-    generator = torch.Generator().manual_seed(1)
-    return [
-        (torch.randn(samples, 3, 2, 2, generator=generator).to(dtype), torch.arange(samples) % 3)
-        for _ in range(batches)
-    ]
 
 
 def zeros_in(model, names):
@@ -367,74 +346,3 @@ def test_progress_passes_every_layer_and_batch():
 
     prune_(convolutional(), images(), "cap", 0.5, track=track)
     assert seen == {"gradients": (3, 3), "cap scores": (3, 3), "cap weights": (3, 3), "batch norm": (3, 3)}
-
-
-# --- mistakes ---------------------------------------------------------------------------------------------------------
-
-
-def unchanged_after(model, error, message, **arguments):
-    before = copy.deepcopy(model.state_dict())
-    with pytest.raises(error, match=message):
-        prune_(model, **({"batches": images()} | arguments))
-    assert all(torch.equal(a.nan_to_num(), before[n].nan_to_num()) for n, a in model.state_dict().items())
-
-
-@pytest.mark.parametrize(
-    ("message", "arguments"),
-    [
-        ("no method 'capp'", {"method": "capp"}),
-        ("The sparsity 50 is no fraction", {"sparsity": 50}),
-        ("no allocation 'layerwise'", {"allocation": "layerwise"}),
-        ("matches no layer", {"layers": "nowhere"}),
-        ("matches no layer of the model", {"sparsity": {"nowhere": 0.5}}),
-        ("cap works from batches of images and labels, and none are given", {"batches": None}),
-        ("recomputations is 0; give a whole number from 1", {"recomputations": 0}),
-        ("recomputations is 1.5; give", {"recomputations": 1.5}),
-        ("samples_per_gradient is -1; give", {"samples_per_gradient": -1}),
-        ("samples_per_gradient is True; give", {"samples_per_gradient": True}),
-        (
-            r"The mask of 1.weight is torch.float32 of shape \(9, 12\); it must be torch.bool of shape \(9, 12\)",
-            {"masks": {"1.weight": torch.ones(9, 12)}},
-        ),
-        (r"torch.bool of shape \(12, 9\)", {"masks": {"1.weight": torch.ones(12, 9, dtype=torch.bool)}}),
-        ("takes 100 samples but the batches hold 24", {"samples_per_gradient": 100}),
-        ("Labels of batch 0 run from 0 to 9", {"batches": [(torch.randn(2, 12), torch.tensor([0, 9]))]}),
-    ],
-)
-def test_a_mistake_is_named_and_leaves_the_model_as_it_was(message, arguments):
-    unchanged_after(mlp(), InputError, message, **arguments)
-
-
-def test_more_zeros_than_asked_for_are_named_before_the_first_gradient():
-    model = mlp()
-    prune_(model, None, "magnitude", 0.5)
-    unchanged_after(model, InputError, "hold .* zeros of 192 already", sparsity=0.4, batches=explode())
-
-
-def explode():
-    raise AssertionError("a batch was asked for")
-    yield
-
-
-@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
-def test_a_weight_that_is_not_finite_is_named_before_the_first_gradient(bad):
-    model = mlp()
-    model[3].weight.data[2, 1] = bad
-    message = "3.weight holds 1 weights of 63 that are NaN or infinite"
-    unchanged_after(model, NumericsError, message, batches=explode())
-
-
-def test_a_gradient_that_is_not_finite_is_named_and_leaves_the_model_as_it_was():
-    batches = images()
-    batches[1][0][3] = float("nan")
-    unchanged_after(mlp(), NumericsError, "batch 1", batches=batches)
-
-
-class Bursting(Magnitude):
-    def compensate(self, weight, before, keep, fisher, damping):
-        return torch.where(keep, torch.inf, 0.0)
-
-
-def test_a_solver_that_returns_infinity_is_named_and_leaves_the_model_as_it_was():
-    message = "magnitude gave 1.weight a weight that is not finite; try a larger damping"
-    unchanged_after(mlp(), NumericsError, message, method=Bursting())

@@ -11,8 +11,9 @@ from typing import Any, TypeVar
 
 import torch
 
-from .checkpoint import FILES, FLOATS, MANIFEST, MASKS, MODEL, is_sealed, load_masks, read_manifest
+from .checkpoint import FLOATS, load_masks
 from .errors import InputError
+from .manifest import FILES, MANIFEST, MASKS, MODEL, is_sealed, read_manifest
 from .tensor_files import describe_file, read_tensors
 
 Read = TypeVar("Read")
@@ -42,6 +43,13 @@ def inspect(folder: str | Path) -> Certificate:
         The certificate; `ok` is False, and `problems` says why, whenever anything differs or cannot be read.
     Raises:
         InputError: when the folder has no secateur.json.
+
+    >>> from secateur import load_model, prune_, save
+    >>> model = load_model("bundled")
+    >>> save(model, prune_(model, None, "magnitude", 0.75), "pruned")
+    >>> certificate = inspect("pruned")
+    >>> certificate.ok, certificate.zeros, certificate.total
+    (True, 884736, 1179648)
     """
     folder = Path(folder)
     if not (folder / MANIFEST).is_file():

@@ -6,7 +6,6 @@
 Nothing is ever pickled, and nothing read is trusted.
 """
 
-import hashlib
 import json
 import platform
 from collections.abc import Mapping
@@ -19,16 +18,14 @@ import torch
 from torch import nn
 
 from .errors import InputError, nearest
-from .files import check_output, new_folder, write_atomically
-from .strict_json import json_bytes, read_json
+from .files import check_output, new_folder
+from .manifest import FILES, FORMAT, MANIFEST, MASKS, MODEL, is_sealed, read_manifest, write_manifest
+from .models import check_fits
+from .strict_json import json_bytes
 from .tensor_files import describe_file, pack_mask, read_metadata, read_tensors, unpack_mask, write_tensors
-from .timm_config import CONFIG, build, model_name, write_config
+from .timm_config import build, model_name, write_config
 
-FORMAT = 1
-MODEL, MASKS, MANIFEST = "model.safetensors", "masks.safetensors", "secateur.json"
-FILES = (MODEL, CONFIG, MASKS)
 FLOATS = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
-NO_SEAL = "0" * 64
 Masks = Mapping[str, torch.Tensor]
 
 
@@ -55,6 +52,12 @@ def save(
         overwrite: replace a folder that secateur wrote.
     Raises:
         InputError: when `folder` cannot be written, or a mask and its weight disagree.
+
+    >>> from secateur import load_model, prune_
+    >>> model = load_model("bundled")
+    >>> save(model, prune_(model, None, "magnitude"), "pruned")
+    >>> sorted(file.name for file in Path("pruned").iterdir())
+    ['config.json', 'masks.safetensors', 'model.safetensors', 'secateur.json']
     """
     check_output(folder, overwrite)
     run = {**getattr(masks, "manifest", dict)(), **(manifest or {})}
@@ -98,6 +101,13 @@ def load(folder: str | Path, model: nn.Module | None = None) -> tuple[nn.Module,
         model: gets the weights, strictly; needed when the saved model is not one of timm's.
     Raises:
         InputError: when a file is missing, damaged or not the one that was saved, or does not fit `model`.
+
+    >>> from secateur import load_model, prune_
+    >>> model = load_model("bundled")
+    >>> save(model, prune_(model, None, "magnitude", 0.75), "pruned")
+    >>> again, masks = load("pruned")
+    >>> int(sum((~mask).sum() for mask in masks.values()))
+    884736
     """
     folder = Path(folder)
     manifest = read_manifest(folder)
@@ -137,45 +147,6 @@ def load_masks(folder: str | Path) -> dict[str, torch.Tensor]:
     return masks
 
 
-def read_manifest(folder: str | Path) -> dict[str, Any]:
-    """What secateur.json says, its fields checked for their types.
-
-    Raises:
-        InputError: when it is missing, damaged, or of another format.
-    """
-    path = Path(folder) / MANIFEST
-    manifest = read_json(path)
-    if manifest.get("format") != FORMAT:
-        raise InputError(f"{path}: format is {manifest.get('format')!r:.40}, this version reads {FORMAT}.")
-    for field, kind in (("layers", list), ("files", dict), ("run", dict), ("zeros", int), ("total", int)):
-        if type(manifest.get(field)) is not kind:
-            raise InputError(f"{path}: {field} should be of type {kind.__name__}.")
-    for i, layer in enumerate(manifest["layers"]):
-        if not isinstance(layer, dict) or [type(layer.get(k)) for k in ("name", "zeros", "total")] != [str, int, int]:
-            raise InputError(f"{path}: layers[{i}] should hold a name, zeros and total.")
-    for name in FILES:
-        if not isinstance(manifest["files"].get(name), dict):
-            raise InputError(f"{path}: files should describe {name}.")
-    return manifest
-
-
-def is_sealed(folder: str | Path) -> bool:
-    """Whether secateur.json is byte for byte what was written."""
-    path = Path(folder) / MANIFEST
-    seal = str(read_json(path).get("seal"))
-    return (
-        len(seal) == len(NO_SEAL)
-        and seal == hashlib.sha256(path.read_bytes().replace(seal.encode(), NO_SEAL.encode())).hexdigest()
-    )
-
-
-def write_manifest(folder: str | Path, manifest: Mapping[str, Any]) -> None:
-    """Write secateur.json, with the SHA-256 of its own text (zeros in the place of the digits) as "seal"."""
-    text = json_bytes({**manifest, "seal": NO_SEAL})
-    head, tail = text.rsplit(NO_SEAL.encode(), 1)
-    write_atomically(Path(folder) / MANIFEST, head + hashlib.sha256(text).hexdigest().encode() + tail)
-
-
 def _layer(name: str, mask: torch.Tensor, state: Mapping[str, torch.Tensor]) -> dict[str, Any]:
     """The counts of one layer, once mask and weight are known to agree."""
     if name not in state:
@@ -208,15 +179,8 @@ def _separate(model: nn.Module) -> dict[str, torch.Tensor]:
 
 def _fill_(model: nn.Module, state: Mapping[str, torch.Tensor], path: Path) -> None:
     """Copy the tensors in, each in the dtype it was saved in, after checking that all of them fit."""
-    own = model.state_dict(keep_vars=True)
-    for holder, names in (("the model", set(state) - set(own)), ("the file", set(own) - set(state))):
-        if names:
-            few = ", ".join(sorted(names)[:5])
-            raise InputError(f"{path} does not fit the {type(model).__name__}: {holder} has no {few}.")
-    for name, tensor in own.items():
-        if tensor.shape != state[name].shape:
-            raise InputError(f"{path}: {name} has shape {list(state[name].shape)}, the model {list(tensor.shape)}.")
-    for name, tensor in own.items():
+    check_fits(model, state, str(path))
+    for name, tensor in model.state_dict(keep_vars=True).items():
         tensor.data = tensor.data.to(state[name].dtype)
     model.load_state_dict(dict(state), strict=True)
 

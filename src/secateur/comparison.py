@@ -13,7 +13,7 @@ from .allocate import ALLOCATIONS, Group, Sparsity, allocate, allocation_name, g
 from .batches import Loss
 from .batchnorm import batch_norms, recalibrate_
 from .curvature import Curvature, collect
-from .errors import InputError, nearest
+from .errors import InputError, check_whole, nearest
 from .evaluation import Evaluation
 from .layers import select_layers
 from .progress import Track, silent
@@ -23,7 +23,6 @@ from .solvers import Solver, Statistic, options_of, solver_named
 from .steps import (
     Masks,
     Weights,
-    check_counts,
     check_start,
     compensated,
     in_own_shapes,
@@ -111,11 +110,16 @@ def compare(
         The others: as in `prune_`.
     Raises:
         InputError, NumericsError: as `prune_` does, before the first gradient where it can be known.
+
+    >>> model = nn.Sequential(nn.Linear(8, 6))
+    >>> rows = compare(model, None, [contender("magnitude")], [0.5, 0.75], layers="0")
+    >>> [row.result.zeros for row in rows]
+    [24, 36]
     """
     weights = select_layers(model, layers)
     keep = starting_masks(weights, None)
     goals = goals_for(weights, keep, contenders, sparsities)
-    check_counts(samples_per_gradient=samples_per_gradient)
+    check_whole(samples_per_gradient=samples_per_gradient)
     recalibrate = recalibrate and batches is not None and bool(batch_norms(model))
     batches = repeatable(batches, [c.solver for c in contenders], passes=1 + recalibrate)
     statistics = dict.fromkeys(c.solver.statistic for c in contenders if c.solver.statistic is not None)

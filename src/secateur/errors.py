@@ -2,6 +2,7 @@
 
 import difflib
 from collections.abc import Iterable
+from numbers import Integral
 
 
 class InputError(ValueError):
@@ -16,3 +17,10 @@ def nearest(word: str, choices: Iterable[str], count: int = 3) -> str:
     """ " Did you mean a or b?", or nothing when no choice looks like `word`."""
     near = difflib.get_close_matches(word, list(choices), n=count, cutoff=0.5)
     return f" Did you mean {' or '.join(near)}?" if near else ""
+
+
+def check_whole(least: int = 1, **named: object) -> None:
+    """Raise InputError unless each is a whole number from `least`."""
+    for name, number in named.items():
+        if not isinstance(number, Integral) or isinstance(number, bool) or number < least:
+            raise InputError(f"{name} is {number!r}; give a whole number from {least}.")

@@ -40,6 +40,11 @@ def evaluate(model: nn.Module, batches: Iterable, loss: Loss | None = None, trac
     Raises:
         InputError: no batch at all, or labels that are not the model's classes.
         NumericsError: outputs that are NaN or infinite.
+
+    >>> from secateur import evaluation_batches, load_model
+    >>> model = load_model("bundled")
+    >>> evaluate(model, evaluation_batches("bundled", model, limit=100)).images
+    100
     """
     device = next((p.device for p in model.parameters()), torch.device("cpu"))
     start, images = time.perf_counter(), 0

@@ -64,7 +64,7 @@ def prunable_weights(model: nn.Module) -> dict[str, PrunableWeight]:
     users: dict[nn.Parameter, list[nn.Module]] = {}
     names: dict[nn.Parameter, str] = {}
     for module_name, module in model.named_modules():
-        if isinstance(module, PRUNABLE) and isinstance(module.weight, nn.Parameter):
+        if isinstance(module, PRUNABLE) and isinstance(module.weight, nn.Parameter) and module.weight.numel():
             users.setdefault(module.weight, []).append(module)
             names.setdefault(module.weight, f"{module_name}.weight".removeprefix("."))
     return {names[p]: PrunableWeight(names[p], p, tuple(modules)) for p, modules in users.items()}
@@ -80,6 +80,10 @@ def select_layers(model: nn.Module, layers: str | Sequence[str] | None = None) -
             ones and the classifier.
     Raises:
         InputError: when a pattern, or all of them together, match nothing.
+
+    >>> model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.Conv2d(8, 8, 3), nn.Conv2d(8, 8, 1))
+    >>> list(select_layers(model)), list(select_layers(model, "!1"))
+    (['1.weight', '2.weight'], ['2.weight'])
     """
     weights = prunable_weights(model)
     if layers is None:

@@ -4,6 +4,7 @@ Nothing here unpickles a local file. What the other steps ask a model about (inp
 """
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from timm.models import is_model, list_pretrained, split_model_name_tag
 from torch import nn
 
 from .bundled import MODEL_FOLDER
-from .errors import InputError, nearest
+from .errors import InputError, check_whole, nearest
 from .hub import quick_hub
 
 
@@ -32,11 +33,14 @@ def load_model(
         num_classes: size of the classifier; other than the pretrained one means a fresh classifier.
     Raises:
         InputError: unknown name, missing or broken files, weights that do not fit or are not finite, no download.
+
+    >>> load_model("bundled").num_classes
+    10
     """
     if checkpoint is not None:
         _check_suffix(Path(checkpoint))
-    if num_classes is not None and num_classes < 1:
-        raise InputError(f"The number of classes is {num_classes}; give 1 or more.")
+    if num_classes is not None:
+        check_whole(num_classes=num_classes)
     timm_name = _timm_name(name, needs_weights=pretrained and checkpoint is None)
     model = _create(timm_name, pretrained and checkpoint is None, num_classes)
     if checkpoint is not None:
@@ -55,6 +59,12 @@ def load_checkpoint_(model: nn.Module, checkpoint: str | Path) -> None:
         weights = load_file(path)
     except (SafetensorError, OSError) as error:
         raise InputError(f"The checkpoint {path} cannot be read: {error}; copy or download it again.") from None
+    check_fits(model, weights, f"The checkpoint {path}")
+    model.load_state_dict(weights)
+
+
+def check_fits(model: nn.Module, weights: Mapping[str, torch.Tensor], file: str) -> None:
+    """Raise InputError unless the names and shapes of `weights`, which stand in `file`, are the model's."""
     own = model.state_dict()
     problems = [f"{n} is missing" for n in own if n not in weights]
     problems += [f"{n} is not in the model" for n in weights if n not in own]
@@ -65,11 +75,10 @@ def load_checkpoint_(model: nn.Module, checkpoint: str | Path) -> None:
     ]
     if problems:
         raise InputError(
-            f"The checkpoint {path} does not fit {type(model).__name__}: {problems[0]}"
+            f"{file} does not fit {type(model).__name__}: {problems[0]}"
             f"{f' (and {len(problems) - 1} more)' if problems[1:] else ''};"
             " name the architecture and the number of classes that it was saved from."
         )
-    model.load_state_dict(weights)
 
 
 def check_finite(model: nn.Module) -> None:

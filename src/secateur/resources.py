@@ -20,6 +20,9 @@ class Resources:
         memory: bytes, or such as "12GiB", that the process may hold in all; None means 60 % of what is free.
         spill: folder for the Fishers that wait while others are made; None means the system's temporary folder.
         precision: of the forward and backward passes; "auto" takes bfloat16 where the processor multiplies in it.
+
+    >>> Resources(memory="12GiB").bytes
+    12884901888
     """
 
     memory: int | str | None = None

@@ -121,13 +121,6 @@ def starting_masks(weights: Weights, masks: Masks | None) -> Masks:
     return started
 
 
-def check_counts(**counts: int) -> None:
-    """Raise InputError unless each is a whole number from 1."""
-    for name, count in counts.items():
-        if not isinstance(count, int) or isinstance(count, bool) or count < 1:
-            raise InputError(f"{name} is {count!r}; give a whole number from 1.")
-
-
 def repeatable(batches: Iterable | None, solvers: Iterable[Solver], passes: int) -> Iterable:
     """The batches, so that they can be gone through `passes` times; nothing, where none are given or needed.
 

@@ -13,11 +13,12 @@ from conftest import COLOUR, SMALL
 from safetensors.torch import load_file, save_file
 
 import secateur
-from secateur.checkpoint import load_masks, pack_mask, read_manifest, save, write_manifest
+from secateur.checkpoint import load_masks, save
 from secateur.cli import main
 from secateur.cli.console import Console
+from secateur.manifest import read_manifest, write_manifest
 from secateur.solvers import METHODS
-from secateur.tensor_files import describe_file, read_metadata
+from secateur.tensor_files import describe_file, pack_mask, read_metadata
 
 ROW = ("method", "sparsity", "achieved", "top1", "loss", "predicted_loss_increase", "seconds")
 

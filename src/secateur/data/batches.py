@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader
 
-from ..errors import InputError
+from ..errors import InputError, check_whole
 from .images import Images
 from .prepare import Preparation, PreparedImages, Problem, collate, unreadable
 from .source import DataSource
@@ -128,8 +128,7 @@ class ListedBatches(Batches):
 
 def _workers(source: DataSource) -> int:
     if source.workers is not None:
-        if source.workers < 0:
-            raise InputError(f"There cannot be {source.workers} workers; give 0 or more.")
+        check_whole(least=0, workers=source.workers)
         return source.workers
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return 0 if source.kind == "bundled" else min(2, cores)

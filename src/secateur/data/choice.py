@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 from torch import nn
 
-from ..errors import InputError
+from ..errors import InputError, check_whole
 from ..models import class_count
 from .batches import Batches, ListedBatches
 from .opening import open_images, open_stream
@@ -36,9 +36,15 @@ def calibration_batches(
         re_prob: probability that a rectangle is erased; None means 0.25.
     Raises:
         InputError: nothing to read, or labels that are not the model's.
+
+    >>> from secateur import load_model
+    >>> batches = calibration_batches("bundled", load_model("bundled"), samples=100)
+    >>> [len(labels) for images, labels in batches]
+    [32, 32, 32, 4]
     """
     source = as_source(source)
-    _check_counts(seed, samples=samples, batch_size=batch_size)
+    check_whole(samples=samples, batch_size=batch_size)
+    check_whole(least=0, seed=seed)
     if augment not in ("train", "validation"):
         raise InputError(f"There is no augmentation {augment!r}; give train or validation.")
     config = data_config(model, source)
@@ -62,9 +68,14 @@ def evaluation_batches(
 
     Raises:
         InputError: nothing to read, or labels that are not the model's.
+
+    >>> from secateur import load_model
+    >>> evaluation_batches("bundled", load_model("bundled")).samples
+    10000
     """
     source = as_source(source)
-    _check_counts(seed, limit=1 if limit is None else limit, batch_size=batch_size)
+    check_whole(limit=1 if limit is None else limit, batch_size=batch_size)
+    check_whole(least=0, seed=seed)
     config = data_config(model, source)
     prepare = Preparation(validation_transform(source, config), image_mode(config), class_count(model), seed)
     if source.kind in STREAMED:
@@ -82,11 +93,3 @@ def _drawn(available: int, count: int, seed: int) -> np.ndarray:
     random = np.random.default_rng(seed)
     rounds = [random.permutation(available) for _ in range(-(-count // available))]
     return np.concatenate(rounds)[:count]
-
-
-def _check_counts(seed: int, **counts: int) -> None:
-    if seed < 0:
-        raise InputError(f"The seed is {seed}; give 0 or more.")
-    for name, count in counts.items():
-        if count < 1:
-            raise InputError(f"{name.replace('_', ' ').capitalize()} is {count}; give 1 or more.")

@@ -35,8 +35,8 @@ class Preparation:
     """From a decoded image and its label to what a batch is made of."""
 
     transform: Transform
-    mode: str
-    classes: int | None
+    mode: str  # PIL's: L, RGB or RGBA
+    classes: int | None  # the model's, where it says
     seed: int
 
     def __call__(self, name: str, image, label, position: int) -> tuple[Tensor, int] | Problem:

@@ -15,7 +15,7 @@ from timm.data import create_transform, resolve_data_config
 from torch import nn
 
 from ..bundled import TRAIN_TRANSFORM, VALIDATION_TRANSFORM
-from ..errors import InputError
+from ..errors import InputError, check_whole
 from ..models import input_shape
 from .source import DataSource
 
@@ -28,9 +28,8 @@ def data_config(model: nn.Module, source: DataSource) -> dict[str, Any]:
     """timm's data config of the model, in the size and with the channels it was built for."""
     channels, height, width = input_shape(model)
     size = source.image_size
-    if size is not None and size < 1:
-        raise InputError(f"The size of the images is {size}; give 1 or more.")
     if size is not None:
+        check_whole(image_size=size)
         embed = getattr(model, "patch_embed", None)
         if getattr(embed, "strict_img_size", False) and (height, width) != (size, size):
             raise InputError(
@@ -86,6 +85,8 @@ def _keep_one_bit(step: Any) -> None:
 
 
 class _AtLeastOneBit:
+    """A function of its own class, because worker processes are sent it."""
+
     def __init__(self, bits: Callable[..., tuple[int]]):
         self.bits = bits
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from ..batches import EXACT, Loss, cut, samples_in, summed_loss, to_device
-from ..errors import InputError, NumericsError
+from ..errors import InputError, NumericsError, check_whole
 from ..layers import PrunableWeight
 from ..modes import evaluating
 from ..progress import Track, length, silent
@@ -42,8 +42,7 @@ def stream_gradients(
         NumericsError: when a loss or a gradient is not finite, with the batch and the layer.
         InputError: when there are fewer samples than one gradient takes.
     """
-    if samples_per_gradient < 1:
-        raise InputError(f"samples_per_gradient is {samples_per_gradient}; give a whole number from 1.")
+    check_whole(samples_per_gradient=samples_per_gradient)
     groups = Groups(sink, samples_per_gradient)
     with _as_for_inference(model):
         rule, device = None, next(model.parameters()).device

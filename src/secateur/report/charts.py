@@ -67,18 +67,18 @@ def accuracy_chart(series: list[Series], dense: float, width: int, height: int, 
     low, high = (dense - window, max(values)) if window else (min(values), max(values))
     ticks = nice_ticks(low, high + (high - low) * 0.03, 6)
     low, high = min(low, ticks[0]) if not window else low, max(high + (high - low) * 0.05, ticks[-1])
-    x = _scale(_depth(min(kept)) - 0.15, _depth(max(kept)) + 0.15, area["left"], area["right"])
+    x = _scale(depth(min(kept)) - 0.15, depth(max(kept)) + 0.15, area["left"], area["right"])
     y = _scale(low, high, area["bottom"], area["top"])
     lines = []
     for s in series:
         marks = []
         means = [(point, top1) for point in s.points if (top1 := point.value("top1"))]
-        path = cut_below([(x(_depth(point.sparsity)), y(top1.mean)) for point, top1 in means], area["bottom"])
+        path = cut_below([(x(depth(point.sparsity)), y(top1.mean)) for point, top1 in means], area["bottom"])
         for point, top1 in means:
             if top1.mean < low:
                 continue
             title = f"{s.label}: {top1.mean:.2f} % at {percent(point.sparsity)} zeros"
-            marks.append(Mark(x(_depth(point.sparsity)), y(top1.mean), y(max(top1.low, low)), y(top1.high), title))
+            marks.append(Mark(x(depth(point.sparsity)), y(top1.mean), y(max(top1.low, low)), y(top1.high), title))
         lines.append(Line(s, marks, path))
     if labelled:
         ends = spread_labels(
@@ -89,7 +89,7 @@ def accuracy_chart(series: list[Series], dense: float, width: int, height: int, 
         **area,
         x_title="zeros among the prunable weights",
         y_title="top-1 accuracy",
-        x_ticks=_thin([(x(_depth(s)), percent(s)) for s in sorted(set(kept))]),
+        x_ticks=_thin([(x(depth(s)), percent(s)) for s in sorted(set(kept))]),
         y_ticks=[(y(value), f"{value:g} %") for value in ticks if low <= value <= high],
         lines=lines,
         rule=(area["left"], y(dense), area["right"], y(dense)),
@@ -183,7 +183,8 @@ def _scale(low: float, high: float, start: float, stop: float) -> Callable[[floa
     return lambda value: round(start + (value - low) / span * (stop - start), 1)
 
 
-def _depth(sparsity: float) -> float:
+def depth(sparsity: float) -> float:
+    """How many times what is kept was halved."""
     return -math.log2(max(1 - sparsity, KEPT_LEAST))
 
 

@@ -4,9 +4,11 @@ import io
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from ..errors import InputError
 from ..files import write_atomically
-from .charts import KEPT_LEAST, percent, spread_labels
+from .charts import depth, percent, spread_labels
 from .results import gather
 
 PALETTE = ("#0072b2", "#d55e00", "#009e73", "#b4508c", "#c78a00", "#3d9bd1", "#7a6a58", "#555555")
@@ -55,7 +57,7 @@ def _draw(axes, series, dense: float) -> None:
             markersize=5, linewidth=1.8, capsize=2, elinewidth=1, **style,
         )  # fmt: skip
         ends.append((values[-1][0], values[-1][1].mean, s.label, style["color"]))
-    axes.set_xscale("function", functions=(_depth, lambda depth: 1 - 2.0**-depth))
+    axes.set_xscale("function", functions=(np.vectorize(depth, otypes=[float]), lambda depth: 1 - 2.0**-depth))
     ticks = sorted({point.sparsity for s in series for point in s.points}) or [0.0]
     axes.set_xlim(*_margins(ticks))
     low, high = axes.get_ylim()
@@ -73,14 +75,8 @@ def _draw(axes, series, dense: float) -> None:
     axes.spines["bottom"].set_color(FAINT)
 
 
-def _depth(sparsity):
-    import numpy as np
-
-    return -np.log2(np.maximum(1 - np.asarray(sparsity, dtype=float), KEPT_LEAST))
-
-
 def _margins(ticks: list[float]) -> tuple[float, float]:
     """A little room on the left, and on the right enough for the labels."""
-    first, last = float(_depth(ticks[0])), float(_depth(ticks[-1]))
+    first, last = depth(ticks[0]), depth(ticks[-1])
     span = max(last - first, 1.0)
     return 1 - 2 ** -(first - 0.05 * span), 1 - 2 ** -(last + 0.24 * span)

@@ -37,8 +37,8 @@ def scores(
     tensor([[5.0000, 0.5000]])
     """
     keep = torch.ones_like(weight, dtype=torch.bool) if keep is None else keep
-    bound = {"group": group, "most": most}
-    return by_blocks(partial(native.cap_scores, **bound), partial(_scores, **bound), weight, keep, fisher, damping)
+    kernel, twin = (partial(function, group=group, most=most) for function in (native.cap_scores, _scores))
+    return by_blocks(kernel, twin, weight, keep, fisher, damping)
 
 
 def _scores(
@@ -63,7 +63,7 @@ def _scores(
         column = torch.where(active[:, None], inverse[blocks, :, first], 0.0)  # (blocks, size)
         pivot = torch.where(active, diagonal[blocks, first], 1.0)[:, None]
         current = current - column * (current[blocks, first][:, None] / pivot)
-        inverse = inverse - column[:, :, None] * (column / pivot)[:, None, :]
+        inverse.addcmul_(column[:, :, None], (column / pivot)[:, None, :], value=-1)
         alive[blocks[active], first[active]] = False
     return result, used
 
@@ -78,7 +78,11 @@ def _has_room(alive: Tensor, group: int, most: int) -> Tensor:
 
 @dataclass(frozen=True)
 class CAP(Solver):
-    """Correlation Aware Pruner: greedy inside each block, exact for the weights that remain."""
+    """Correlation Aware Pruner: greedy inside each block, exact for the weights that remain.
+
+    >>> CAP(block=96)
+    CAP(block=96, damping=0.01, relative=True)
+    """
 
     name: ClassVar[str] = "cap"
     paper: ClassVar[str] = "Kuznedelev et al. 2023, CAP: Correlation-Aware Pruning"

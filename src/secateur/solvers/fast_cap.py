@@ -115,7 +115,11 @@ def _each(function: Callable[..., Tensor], fisher: Tensor, *tensors: Tensor) -> 
 
 @dataclass(frozen=True)
 class FastCAP(Solver):
-    """CAP's joint update from one Fisher a layer; scores of weights that leave alone."""
+    """CAP's joint update from one Fisher a layer; scores of weights that leave alone.
+
+    >>> FastCAP(block=96)
+    FastCAP(block=96, damping=0.1, relative=True, forward=False)
+    """
 
     name: ClassVar[str] = "fast_cap"
     paper: ClassVar[str] = "Kuznedelev et al. 2023, CAP; with the shared matrix of Frantar and Alistarh 2023, SparseGPT"

@@ -51,7 +51,11 @@ class Sums:
 
 @dataclass(frozen=True)
 class GrW(Solver):
-    """First-order scores: how strongly each weight and its gradients meet; no compensation."""
+    """First-order scores: how strongly each weight and its gradients meet; no compensation.
+
+    >>> GrW().statistic
+    GradientSums()
+    """
 
     name: ClassVar[str] = "grw"
     paper: ClassVar[str] = "Sanh et al. 2020, Movement Pruning; as Kuznedelev et al. 2023 apply it in one shot"

@@ -11,7 +11,11 @@ from .base import Solver
 
 @dataclass(frozen=True)
 class Magnitude(Solver):
-    """|w|, and no compensation."""
+    """|w|, and no compensation.
+
+    >>> Magnitude().block is None
+    True
+    """
 
     name: ClassVar[str] = "magnitude"
     paper: ClassVar[str] = "Han et al. 2015, Learning both Weights and Connections for Efficient Neural Networks"

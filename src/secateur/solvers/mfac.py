@@ -136,13 +136,17 @@ def inverse(gradients: Tensor, keep: Tensor, damping: float) -> tuple[Tensor, Ca
 
 def _parts(gradients: Tensor) -> Iterator[slice]:
     """A few blocks at a time."""
-    step = max(1, CHUNK // math.prod(gradients.shape[1:]))
+    step = max(1, CHUNK.get(gradients.device.type, 1 << 24) // math.prod(gradients.shape[1:]))
     return (slice(first, first + step) for first in range(0, len(gradients), step))
 
 
 @dataclass(frozen=True)
 class MFAC(Solver):
-    """Second-order scores as WoodFisher's, over long blocks, from stored gradients."""
+    """Second-order scores as WoodFisher's, over long blocks, from stored gradients.
+
+    >>> MFAC(block=None, gradients=512).statistic
+    StoredGradients(block=None, most=512)
+    """
 
     name: ClassVar[str] = "mfac"
     paper: ClassVar[str] = "Frantar, Kurtic and Alistarh 2021, M-FAC: Matrix-Free Approximations of Second-Order"

@@ -16,7 +16,11 @@ from .base import Solver
 
 @dataclass(frozen=True)
 class OBD(Solver):
-    """Second-order scores from the diagonal alone, and no compensation."""
+    """Second-order scores from the diagonal alone, and no compensation.
+
+    >>> OBD().block
+    1
+    """
 
     name: ClassVar[str] = "obd"
     paper: ClassVar[str] = "LeCun, Denker and Solla 1989, Optimal Brain Damage"

@@ -21,7 +21,7 @@ from ..triangles import unpack
 
 log = logging.getLogger(__name__)
 NOT_FINITE = "The Fisher holds NaN or infinity; the gradients it was made of were not finite."
-CHUNK = 1 << 24  # numbers of the float64 copies that a twin makes at a time
+CHUNK = {"cpu": 1 << 20, "cuda": 1 << 27}  # numbers of a twin's float64 copies: in cache, or enough to fill the chip
 
 
 def compensate(weight: Tensor, keep: Tensor, fisher: Tensor, damping: float = 0.0) -> Tensor:
@@ -93,7 +93,7 @@ def report(used: Tensor, damping: float) -> None:
 
 def _squares(fisher: Tensor, size: int) -> Iterator[tuple[slice, Tensor]]:
     """A few blocks at a time: which, and their Fishers (blocks, size, size)."""
-    step = max(1, CHUNK // size**2)
+    step = max(1, CHUNK.get(fisher.device.type, 1 << 24) // size**2)
     for part in (slice(first, first + step) for first in range(0, len(fisher), step)):
         yield part, unpack(fisher[part]) if fisher.dim() == 2 else fisher[part]
 

@@ -32,7 +32,11 @@ def compensate(weight: Tensor, before: Tensor, keep: Tensor, fisher: Tensor, dam
 
 @dataclass(frozen=True)
 class WoodFisher(Solver):
-    """Second-order scores without correlations between the weights that leave."""
+    """Second-order scores without correlations between the weights that leave.
+
+    >>> WoodFisher(block=96)
+    WoodFisher(block=96, damping=0.1, relative=True)
+    """
 
     name: ClassVar[str] = "woodfisher"
     paper: ClassVar[str] = "Singh and Alistarh 2020, WoodFisher: Efficient Second-Order Approximation"
