@@ -59,7 +59,7 @@ class GrW(Solver):
 
     name: ClassVar[str] = "grw"
     paper: ClassVar[str] = "Sanh et al. 2020, Movement Pruning; as Kuznedelev et al. 2023 apply it in one shot"
-    cost: ClassVar[str] = "the gradients"
+    cost: ClassVar[str] = "1 a weight"
     memory: ClassVar[str] = "2 numbers a weight"
 
     block: None = field(default=None, init=False)  # no Fisher, so none of its options

@@ -149,7 +149,7 @@ class MFAC(Solver):
     """
 
     name: ClassVar[str] = "mfac"
-    paper: ClassVar[str] = "Frantar, Kurtic and Alistarh 2021, M-FAC: Matrix-Free Approximations of Second-Order"
+    paper: ClassVar[str] = "Frantar, Kurtic and Alistarh 2021, M-FAC: Efficient Matrix-Free Approximations"
     cost: ClassVar[str] = "about 2 · N · min(N, B) a weight"
     memory: ClassVar[str] = "N numbers a weight"
 

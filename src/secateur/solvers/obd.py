@@ -24,7 +24,7 @@ class OBD(Solver):
 
     name: ClassVar[str] = "obd"
     paper: ClassVar[str] = "LeCun, Denker and Solla 1989, Optimal Brain Damage"
-    cost: ClassVar[str] = "the gradients"
+    cost: ClassVar[str] = "1 a weight"
     memory: ClassVar[str] = "1 number a weight"
 
     block: int = field(default=1, init=False)
