@@ -209,3 +209,9 @@ def test_a_folder_without_a_manifest_is_no_run(tmp_path):
         inspect(tmp_path)
     with pytest.raises(InputError, match="holds no run directory"):
         inspect_all(tmp_path)
+
+
+@pytest.mark.parametrize("function", [inspect, inspect_all])
+def test_a_folder_that_is_not_there_is_told(function):
+    with pytest.raises(InputError, match=r"There is no folder nowhere; give one that secateur wrote\."):
+        function("nowhere")

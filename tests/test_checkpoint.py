@@ -91,6 +91,12 @@ def test_masks_and_manifest_come_back(saved):
     assert manifest["model"]["kind"] == "timm" and manifest["versions"]["torch"] == torch.__version__.split("+")[0]
 
 
+def test_whoever_may_read_a_new_file_may_read_every_file_of_a_run(saved, tmp_path):
+    (tmp_path / "new").touch()
+    modes = {file.stat().st_mode for file in (tmp_path / "new", *saved.folder.iterdir())}
+    assert len(modes) == 1
+
+
 def test_a_result_brings_its_masks_and_its_manifest(tmp_path):
     model = tiny()
     result = SimpleNamespace(masks=prune_half(model), manifest=lambda: {"method": "magnitude", "seed": 0})

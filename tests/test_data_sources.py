@@ -207,7 +207,7 @@ def damaged(request, tmp_path):
 @pytest.mark.parametrize("workers", [0, 2])
 def test_an_image_that_cannot_be_read_is_named(damaged, model, workers):
     batches = evaluated(model, damaged[1], workers=workers)
-    with pytest.raises(InputError, match=r"bee/1\.jpg cannot be read as an image \(.*\); repair or remove it, or skip"):
+    with pytest.raises(InputError, match=r"bee/1\.jpg cannot be read as an image \(.*\); repair or remove it, or pass"):
         list(batches)
 
 

@@ -82,7 +82,7 @@ def test_float32_agrees_with_float64(shape):
 def test_a_few_blocks_at_a_time_give_the_same(shape, monkeypatch):
     weight, keep, gradients, damping = problem("random", shape)
     whole = mfac.scores(weight, gradients, keep, damping)
-    monkeypatch.setattr(mfac, "CHUNK", {"cpu": 1})
+    monkeypatch.setitem(mfac.CHUNK, "cpu", 1)
     assert_close(mfac.scores(weight, gradients, keep, damping), whole)
 
 

@@ -94,6 +94,7 @@ CONFIGS = {
     "config.json is no JSON": "{",
     'is no JSON with an entry "architecture"': "[]",
     'with an entry "architecture"': '{"architecture": ["vit"]}',
+    r"holds a mine.Net, which timm cannot build; .* with secateur.load\('.*', model\)": '{"class": "mine.Net"}',
     "names 'vit_tinny_patch16_224', no model of timm.* Did you mean vit_tiny_patch16_224": {
         "architecture": "vit_tinny_patch16_224"
     },

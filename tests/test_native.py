@@ -3,6 +3,7 @@
 The upper triangles of all blocks hold NaN here: no kernel may read them.
 """
 
+import functools
 import os
 import subprocess
 import sys
@@ -334,6 +335,21 @@ def test_an_extension_that_cannot_be_used_says_why(variable, value, reason):
     code = "from secateur import native; print(native.available(), native.usable(), native.describe()['reason'])"
     done = in_subprocess([sys.executable, "-c", code], **{variable: value})
     assert done.stdout.startswith("False False") and reason in done.stdout
+
+
+@pytest.mark.parametrize(("switch", "told"), [(None, 1), ("0", 0)])
+def test_an_extension_that_was_not_built_is_told_once_and_one_switched_off_never(monkeypatch, caplog, switch, told):
+    monkeypatch.setitem(sys.modules, "secateur._core", None)
+    monkeypatch.setattr(native, "_load", functools.cache(native._load.__wrapped__))
+    if switch:
+        monkeypatch.setenv("SECATEUR_NATIVE", switch)
+    else:
+        monkeypatch.delenv("SECATEUR_NATIVE", raising=False)
+    assert not native.available() and not native.usable(torch.ones(1))
+    assert [record.getMessage() for record in caplog.records] == told * [
+        "The compiled kernels are not built; reinstall secateur with a C++ compiler on the machine."
+        " All works without them, many times slower."
+    ]
 
 
 def in_subprocess(command, **environment):

@@ -387,7 +387,7 @@ def test_a_fisher_that_is_not_finite_is_an_error(function, bad):
 def test_any_number_of_blocks_at_a_time_gives_the_same(blocks, monkeypatch):
     weight, keep, fisher, _ = problem("random", 6, PARTLY, blocks=blocks) if blocks else _no_blocks()
     whole = cap.scores(weight, fisher, keep, 0.1), compensate(weight, keep, fisher, 0.1)
-    monkeypatch.setattr(obs, "CHUNK", {"cpu": 100})
+    monkeypatch.setitem(obs.CHUNK, "cpu", 100)
     parts = cap.scores(weight, fisher, keep, 0.1), compensate(weight, keep, fisher, 0.1)
     assert all(a.shape == weight.shape and a.equal(b) for a, b in zip(whole, parts, strict=True))
 

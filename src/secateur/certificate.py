@@ -51,7 +51,7 @@ def inspect(folder: str | Path) -> Certificate:
     >>> certificate.ok, certificate.zeros, certificate.total
     (True, 884736, 1179648)
     """
-    folder = Path(folder)
+    folder = _existing(folder)
     if not (folder / MANIFEST).is_file():
         raise InputError(f"{folder} is no run directory: it should hold {MANIFEST}, {', '.join(FILES)}.")
     return _certify(folder)
@@ -65,7 +65,7 @@ def inspect_all(folder: str | Path) -> dict[str, Certificate]:
     Raises:
         InputError: when there is none.
     """
-    folder = Path(folder)
+    folder = _existing(folder)
     if (folder / MANIFEST).is_file():
         return {".": _certify(folder)}
     found = [f for pattern in ("*", "checkpoints/*") for f in folder.glob(pattern) if not f.name.startswith(".")]
@@ -73,6 +73,12 @@ def inspect_all(folder: str | Path) -> dict[str, Certificate]:
     if not found:
         raise InputError(f"{folder} holds no run directory: one has {MANIFEST}, {', '.join(FILES)}.")
     return {f.relative_to(folder).as_posix(): _certify(f) for f in sorted(found)}
+
+
+def _existing(folder: str | Path) -> Path:
+    if not Path(folder).is_dir():
+        raise InputError(f"There is no folder {folder}; give one that secateur wrote.")
+    return Path(folder)
 
 
 def _certify(folder: Path) -> Certificate:

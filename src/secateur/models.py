@@ -156,9 +156,16 @@ def _check_folder(folder: Path, needs_weights: bool) -> None:
     if not config.is_file():
         raise InputError(f"The model folder {folder} has no config.json, which names the architecture.")
     try:
-        architecture = json.loads(config.read_text(encoding="utf-8"))["architecture"]
-    except (OSError, ValueError, KeyError, TypeError):
-        architecture = None
+        described = json.loads(config.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        described = None
+    described = described if isinstance(described, dict) else {}
+    architecture = described.get("architecture")
+    if "class" in described and architecture is None:  # as timm_config writes it
+        raise InputError(
+            f"{folder} holds a {described['class']!s:.80}, which timm cannot build; in Python, make that model and fill"
+            f" it with secateur.load({str(folder)!r}, model)."
+        )
     if not isinstance(architecture, str):
         raise InputError(f'{config} is no JSON with an entry "architecture", as timm\'s local-dir wants.')
     if not is_model(architecture):
@@ -190,5 +197,5 @@ def _create(name: str, pretrained: bool, num_classes: int | None) -> nn.Module:
         reason = " ".join(str(error).split()).split(". ")[0]
         raise InputError(
             f"The weights of {name} cannot be had ({reason}); give a checkpoint or a model folder,"
-            " or start without pretrained weights."
+            " or start without pretrained weights (--no-pretrained)."
         ) from None

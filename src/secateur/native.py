@@ -8,6 +8,7 @@ Only the lower triangles of Fisher blocks are read. `SECATEUR_NATIVE=0` switches
 
 import functools
 import importlib
+import logging
 import math
 import os
 from types import ModuleType
@@ -18,6 +19,7 @@ from torch import Tensor
 
 from .triangles import packed_numbers, side
 
+log = logging.getLogger(__name__)
 _FLOATS = (torch.float32, torch.float64)
 
 
@@ -29,7 +31,9 @@ def _load() -> tuple[ModuleType | None, str | None]:
     try:
         return importlib.import_module("secateur._core"), None
     except ModuleNotFoundError:
-        return None, "not built; reinstall secateur with a C++ compiler on the machine"
+        reason = "not built; reinstall secateur with a C++ compiler on the machine"
+        log.warning("The compiled kernels are %s. All works without them, many times slower.", reason)
+        return None, reason
     except ImportError as error:
         return None, str(error)
 

@@ -69,8 +69,11 @@ def describe_file(path: Path) -> dict[str, Any]:
 
 def write_tensors(tensors: Mapping[str, torch.Tensor], path: Path, header: dict[str, str]) -> None:
     """Write a safetensors file; what the operating system refuses is an OSError, as with any other file."""
+    path.touch()
+    mode = path.stat().st_mode
     try:
         save_file(dict(tensors), path, metadata=header)
+        path.chmod(mode)  # safetensors lets nobody else read what it writes
     except SafetensorError as error:
         code = re.search(r"os error (\d+)", str(error))
         if code is None:

@@ -1,6 +1,7 @@
 import io
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -334,6 +335,19 @@ def test_a_table_never_cuts_a_number_nor_reads_names_as_markup(capsys, monkeypat
     out = capsys.readouterr().out
     assert "runs[1]" in out and "[red]a  123,456,789,012  1.0e-05" in out and "…" not in out
     assert "b                     –   0.2500" in out
+
+
+def test_a_title_is_broken_between_words_and_never_inside_a_path(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "20")
+    Console().table("a/path/that/is/longer/than/the/window on 20 images", ["zeros"], [(1,)])
+    assert capsys.readouterr().out.startswith("a/path/that/is/longer/than/the/window\non 20 images\n")
+
+
+def test_accuracies_have_two_digits_however_large_they_are(call, grey, tmp_path):
+    found = call("prune", "--model", grey, "--sparsity", "1", "--method", "magnitude", "--out", tmp_path / "o", *SMALL)
+    assert re.search(r"^ +1\.0000 +[\d,]+ +\d+\.\d\d ", found.out, re.MULTILINE)
+    found = call("eval", "--model", grey, "--eval-samples", "20")
+    assert re.search(r"^ +\d+\.\d\d +\d+\.\d\d +\d\.\d{4} +\d+\.\d$", found.out, re.MULTILINE)
 
 
 def test_a_reader_that_leaves_is_no_failure(pruned):

@@ -28,6 +28,7 @@ class Options(Shared):
     words: list[str] = option([], "some words")  # noqa: RUF009
     good: bool = option(True, "be good")
     quick_work: bool = option(False, "be quick")
+    seed: int = option(0, "chooses")
 
 
 def read(*arguments):
@@ -145,6 +146,7 @@ def test_a_value_out_of_bounds_is_refused(flags, message):
         (["prune", "--sparsty", "0.5"], r"secateur prune: there is no option --sparsty\. Did you mean --sparsity\? `s"),
         (["prune", "--sample=5"], r"there is no option --sample\. Did you mean --samples\?"),
         (["prune", "--xyzzy"], r"there is no option --xyzzy\. `secateur prune --help` lists what it takes\."),
+        (["layers", "--model", "bundled"], r"secateur layers: MODEL stands by itself, without --model\. "),
         (["inspect", "a", "b"], r"secateur inspect: there is no place for 'b'\. "),
         (["prune", "--samples", "many"], r"argument --samples: invalid int value: 'many'\. "),
         (["prune", "--allocation", "globl"], r"argument --allocation: invalid choice: 'globl' \(choose from "),
@@ -167,6 +169,7 @@ def test_the_help_groups_what_commands_share(capsys):
     assert words.startswith("usage: secateur try PLACE --out FOLDER [options]\n")
     own, shared = words.split("shared things:")
     assert "--numbers NUMBER [NUMBER ...]" in own and "some numbers (default: 0.5 1.0)" in own
+    assert re.search(r"--seed N +chooses \(default: 0\)\n", own)
     assert "--good, --no-good" in own and "be good (default: yes)" in own and "be quick\n" in own
     assert "--count N" in shared and "how many (default: 4)" in shared and "a part of 100 %" in shared
 

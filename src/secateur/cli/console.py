@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from itertools import zip_longest
+from textwrap import fill
 from typing import Any, TypeVar
 
 from rich import box
@@ -100,8 +101,7 @@ class Console:
         """
         if self.as_json:
             return
-        table = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left", title_style="bold",
-                      pad_edge=False, collapse_padding=True)  # fmt: skip
+        table = Table(box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
         cells = [[shown(value) for value in row] for row in rows]
         for index, column in enumerate(columns):
             numeric = all(NUMERIC.fullmatch(row[index]) for row in cells)
@@ -118,6 +118,8 @@ class Console:
         needed = RichConsole(width=1000, **plain).measure(table).minimum
         printer.width = max(printer.width, needed)
         with printer.capture() as captured:
+            lines = fill(title, printer.width, break_long_words=False, break_on_hyphens=False)  # paths stay whole
+            printer.print(lines, style="bold", soft_wrap=True)
             printer.print(table)
         write("".join(f"{line.rstrip()}\n" for line in captured.get().splitlines()))
 

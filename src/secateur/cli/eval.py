@@ -35,6 +35,6 @@ def run(options: Options) -> int:
     console.table(
         f"{options.model} on {found.images:,} images",
         ["top-1 %", "top-5 %", "loss", "seconds"],
-        [(found.top1, found.top5, found.loss, found.seconds)],
+        [(f"{found.top1:.2f}", f"{found.top5:.2f}", found.loss, f"{found.seconds:.1f}")],
     )
     return 0

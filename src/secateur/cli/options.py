@@ -58,6 +58,8 @@ class Parser(argparse.ArgumentParser):
         flag = word.partition("=")[0]
         if not flag.startswith("-"):
             self.error(f"there is no place for {flag!r}")
+        if place := next((a.metavar for a in self._actions if flag == f"--{a.dest}" and not a.option_strings), None):
+            self.error(f"{place} stands by itself, without {flag}")
         near = nearest(flag, self._option_string_actions, count=1)
         self.error(f"there is no option {flag}{near and '.'}{near}")
 
@@ -114,7 +116,7 @@ def _help(item: Field) -> str:
     default = item.default_factory() if item.default_factory is not MISSING else item.default
     if default is MISSING:
         note = " (required)"
-    elif default in (None, "", False) or default == []:
+    elif default is None or default is False or default in ("", []):
         note = ""
     else:
         words = " ".join(map(str, default)) if isinstance(default, list) else "yes" if default is True else default

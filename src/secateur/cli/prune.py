@@ -15,7 +15,6 @@ from .options import option
 from .shared import CalibrationOptions, EvaluationOptions, FisherOptions, LayerOptions, ModelOptions
 
 HELP = "prune a model and save it"
-SHOWN = ("achieved", "zeros", "top1", "loss", "predicted_loss_increase")
 
 
 @dataclass
@@ -52,9 +51,15 @@ def run(options: Options) -> int:
     console.table(
         f"{options.model} pruned by {chosen.label}",
         ["sparsity", "zeros", "top-1 %", "loss", "predicted\nincrease", "seconds", "saved in"],
-        [[*(r[key] for key in SHOWN), f"{r['seconds']:.1f}", r["checkpoint"]] for r in document["rows"]],
+        [_shown(row) for row in document["rows"]],
     )
     return 0
+
+
+def _shown(row: dict) -> list:
+    top1 = None if row["top1"] is None else f"{row['top1']:.2f}"
+    predicted, seconds = row["predicted_loss_increase"], f"{row['seconds']:.1f}"
+    return [row["achieved"], row["zeros"], top1, row["loss"], predicted, seconds, row["checkpoint"]]
 
 
 def _prune(options: Options, chosen, goals: list, console) -> dict:

@@ -69,7 +69,8 @@ class FisherOptions:
     damping: float | None = option(None, "λ, added to the Fisher's diagonal (default: the method's)", least=0)
     relative: bool = option(True, "λ in units of the Fisher's mean diagonal, or as it stands")
     samples_per_gradient: int = option(1, "images averaged into one gradient; 128 repeats the paper", least=1)
-    memory: str | None = option(None, "what may be held in all, such as 12GiB (default: 60 % of what is free)")
+    memory: str | None = option(None, "what may be held in all, such as 12GiB (default: 60 % of what is free)",
+                                metavar="SIZE")  # fmt: skip
     spill: str | None = option(
         None, "where Fishers wait that do not fit (default: the temporary folder)", metavar="FOLDER"
     )

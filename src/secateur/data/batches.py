@@ -65,8 +65,8 @@ class Batches(ABC):
             raise InputError(f"{problem.name} of {self.source} {problem.reason}.")
         if not self.source.skip_unreadable:
             raise InputError(
-                f"{problem.name} cannot be read as an image ({problem.reason}); repair or remove it, or skip unreadable"
-                " images."
+                f"{problem.name} cannot be read as an image ({problem.reason}); repair or remove it, or pass"
+                " --skip-unreadable."
             )
         self.skipped[problem.name] = problem.reason
 
