@@ -180,7 +180,7 @@ def test_the_predicted_increase_is_half_delta_fisher_delta():
 @pytest.mark.parametrize("recomputations", [1, 2])
 def test_with_all_gradients_it_prunes_as_woodfisher_does(samples, recomputations):
     results, states = [], []
-    for method in (MFAC(block=12), WoodFisher(block=12)):
+    for method in (MFAC(block=12, damping=0.1), WoodFisher(block=12, damping=0.1)):
         model, batch = example("two linear layers", samples)
         results.append(prune_(model, [batch], method, 0.6, layers="*", recomputations=recomputations))
         states.append(model.state_dict())

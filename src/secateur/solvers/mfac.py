@@ -109,7 +109,9 @@ def compensate(weight: Tensor, before: Tensor, keep: Tensor, gradients: Tensor, 
 
 def inverse(gradients: Tensor, keep: Tensor, damping: float) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
     """The diagonal of (F_KK + λI)⁻¹, and the product with it, in float64; zero where dropped."""
-    kept = gradients.double() * keep[:, None]  # (blocks, N, size)
+    kept = gradients.to(torch.float64, copy=True)  # (blocks, N, size)
+    if not keep.all():
+        kept *= keep[:, None]
     if kept.shape[1] >= kept.shape[2]:
         factor, used = factor_kept(keep, kept.mT @ kept, damping)
         report(used, damping)
@@ -154,7 +156,7 @@ class MFAC(Solver):
     memory: ClassVar[str] = "N numbers a weight"
 
     block: int | None = 2048  # B; None for the whole layer
-    damping: float = 0.1  # λ, in units of the Fisher's mean diagonal
+    damping: float = 0.001  # λ, in units of the Fisher's mean diagonal
     gradients: int = 1024  # N, the first of those that come
 
     def __post_init__(self) -> None:
