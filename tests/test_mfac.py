@@ -192,5 +192,5 @@ def test_with_all_gradients_it_prunes_as_woodfisher_does(samples, recomputations
 
 @pytest.mark.parametrize("count", [0, -1, 2.5, True, "many"])
 def test_a_count_of_gradients_that_is_none_is_named(count):
-    with pytest.raises(InputError, match=r"The gradients of mfac are .*; give a whole number from 1, such as 1024"):
+    with pytest.raises(InputError, match=r"The gradients of mfac are .*; give a whole number from 1, such as 512"):
         MFAC(gradients=count)

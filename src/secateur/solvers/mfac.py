@@ -146,8 +146,8 @@ def _parts(gradients: Tensor) -> Iterator[slice]:
 class MFAC(Solver):
     """Second-order scores as WoodFisher's, over long blocks, from stored gradients.
 
-    >>> MFAC(block=None, gradients=512).statistic
-    StoredGradients(block=None, most=512)
+    >>> MFAC(block=None, gradients=64).statistic
+    StoredGradients(block=None, most=64)
     """
 
     name: ClassVar[str] = "mfac"
@@ -157,12 +157,12 @@ class MFAC(Solver):
 
     block: int | None = 2048  # B; None for the whole layer
     damping: float = 0.001  # λ, in units of the Fisher's mean diagonal
-    gradients: int = 1024  # N, the first of those that come
+    gradients: int = 512  # N, the first of those that come
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if not isinstance(self.gradients, int) or isinstance(self.gradients, bool) or self.gradients < 1:
-            raise InputError(f"The gradients of mfac are {self.gradients!r}; give a whole number from 1, such as 1024.")
+            raise InputError(f"The gradients of mfac are {self.gradients!r}; give a whole number from 1, such as 512.")
 
     @property
     def statistic(self) -> StoredGradients:
