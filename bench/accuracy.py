@@ -15,10 +15,11 @@ from secateur.comparison import compare, contender
 from secateur.curvature import collect
 from secateur.fisher import to_blocks
 from secateur.layers import select_layers
-from secateur.solvers import cap, obs
+from secateur.solvers import BlockFishers, cap, obs
 from secateur.triangles import unpack
 
 LAYERS, BLOCK, DAMPING = ["blocks.1.attn.proj", "blocks.4.attn.proj"], 192, 0.01
+FISHER = BlockFishers(BLOCK)
 SPARSITIES = (0.25, 0.5, 0.65, 0.75, 0.85, 0.9, 0.95, 0.99)
 
 
@@ -28,7 +29,7 @@ def objectives(samples: int = 1024) -> dict:
     batches = list(secateur.calibration_batches("bundled", model, samples=samples, seed=0))
     truth, blocks = copy.deepcopy(model).double(), {}
     doubled = [(images.double(), labels) for images, labels in batches]
-    curvature = collect(truth, doubled, select_layers(truth, LAYERS), [BLOCK])[BLOCK]
+    curvature = collect(truth, doubled, select_layers(truth, LAYERS), [FISHER])[FISHER]
     exact = {}
     for name, weight in select_layers(truth, LAYERS).items():
         blocks[name] = to_blocks(weight.matrix().reshape(-1), BLOCK)
@@ -38,7 +39,7 @@ def objectives(samples: int = 1024) -> dict:
     found = {}
     for precision in ("float32", "bfloat16"):
         weights = select_layers(model, LAYERS)
-        fast = collect(model, batches, weights, [BLOCK], resources=Resources(precision=precision))[BLOCK]
+        fast = collect(model, batches, weights, [FISHER], resources=Resources(precision=precision))[FISHER]
         scores = {n: cap.scores(blocks[n].float(), fast[n], damping=damping_of(fast)) for n in weights}
         found[precision] = [objective(m, blocks, curvature) / b for m, b in zip(masks(scores), best, strict=True)]
     return {"sparsities": SPARSITIES, "samples": samples, "layers": LAYERS, "objective against float64": found}

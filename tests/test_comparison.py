@@ -6,10 +6,11 @@ import pytest
 import torch
 from torch import nn
 
-from secateur import CAP, InputError, NumericsError, WoodFisher, compare, contender, prune_
+from secateur import CAP, MFAC, OBD, GrW, InputError, NumericsError, WoodFisher, compare, contender, prune_
 from secateur.comparison import Contender
 
 CONTENDERS = ["magnitude", "magnitude:uniform", "woodfisher:block=1", "cap:block=6", "cap:uniform:block=6", "cap"]
+CONTENDERS += ["grw", "obd", "mfac:gradients=7", "fast_cap"]
 SPARSITIES = [0.9, 0.0, 0.5, 1.0, {"re:^[36]": 0.7}]
 
 
@@ -64,7 +65,9 @@ def test_every_row_comes_with_the_model_that_prune_would_give(dtype):
         assert same(state(model), state(alone)) and same(result.masks, truth.masks)
         ours, theirs = result.manifest(), truth.manifest()
         for made in (ours, theirs):
-            made.pop("seconds"), made.pop("predicted_loss_increase"), made.pop("gradients")
+            made.pop("seconds"), made.pop("predicted_loss_increase")
+        if solver.statistic is None:  # here it is compared with those that have gradients
+            assert (ours.pop("gradients"), theirs.pop("gradients")) == (24, 0)
         assert ours == theirs
         seen.append((row.contender.label, result.sparsity))
     assert seen == [(label, sparsity) for label in CONTENDERS for sparsity in SPARSITIES]
@@ -83,6 +86,21 @@ def test_every_prediction_is_made_with_the_largest_blocks_and_rises_with_sparsit
         found.setdefault(row.contender.label, []).append(row.result.predicted_loss_increase)
     assert all(0 < a < b < c for a, b, c in found.values())
     assert all(c < m and c < w for c, m, w in zip(found["cap"], *list(found.values())[:2], strict=True))
+
+
+def test_a_whole_fisher_predicts_before_stored_gradients_and_those_before_a_shared_one():
+    labels = ["magnitude", "grw", "fast_cap", "mfac", "cap:block=6"]
+    for count, block in ((5, "cap:block=6"), (4, "mfac"), (3, "fast_cap")):
+        rows = {row.contender.label: row.result for row in rows_of(Model(), labels[:count], [0.5])}
+        (alone,) = rows_of(Model(), [block], [0.5])
+        assert rows[block].predicted_loss_increase == alone.result.predicted_loss_increase > 0
+        assert all(result.predicted_loss_increase > 0 for result in rows.values())
+    assert all(row.result.predicted_loss_increase is None for row in rows_of(Model(), labels[:2], [0.5]))
+
+
+def test_methods_that_ask_for_the_same_share_it():
+    asked = [contender(text).solver.statistic for text in ("obd", "woodfisher:block=1", "obd:damping=3", "mfac", "grw")]
+    assert len(set(asked)) == 3
 
 
 def test_without_a_fisher_nothing_is_predicted_and_no_data_needed():
@@ -187,6 +205,9 @@ def test_what_is_done_to_the_model_between_rows_does_not_reach_the_next():
         ("cap", CAP(block=7), "global"),
         ("cap:uniform:block=96", CAP(block=96), "uniform"),
         ("woodfisher:damping=1e-3:relative=false", WoodFisher(block=7, damping=1e-3, relative=False), "global"),
+        ("mfac:block=none:gradients=9", MFAC(block=None, gradients=9), "global"),
+        ("grw:product=true", GrW(product=True), "global"),
+        ("obd", OBD(), "global"),
         ("cap:global:damping=2", CAP(block=7, damping=2), "global"),
     ],
 )
@@ -255,5 +276,5 @@ def test_a_weight_that_is_not_finite_is_named_before_the_first_gradient():
 
 
 def test_a_method_with_a_fisher_asks_for_batches():
-    with pytest.raises(InputError, match="woodfisher makes a Fisher from batches of images and labels"):
+    with pytest.raises(InputError, match="woodfisher works from batches of images and labels"):
         list(compare(Model(), None, [contender("magnitude"), contender("woodfisher")], [0.5]))

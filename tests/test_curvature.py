@@ -10,8 +10,10 @@ from secateur import Resources, curvature
 from secateur.curvature import collect
 from secateur.errors import InputError
 from secateur.layers import prunable_weights
+from secateur.solvers import BlockFishers
 
 KIB = 1024
+TWELVE, SIXTEEN = BlockFishers(12), BlockFishers(16)
 
 
 @pytest.fixture
@@ -38,8 +40,8 @@ def only(monkeypatch):
 def test_the_fishers_are_the_same_however_many_passes_they_take(problem, only, tmp_path, caplog, room, passes):
     model, batches, weights = problem
     caplog.set_level(logging.INFO, "secateur")
-    truth = collect(model, batches, weights, [12, 16])
-    found = collect(model, batches, weights, [12, 16], resources=only(room, tmp_path))
+    truth = collect(model, batches, weights, [TWELVE, SIXTEEN])
+    found = collect(model, batches, weights, [TWELVE, SIXTEEN], resources=only(room, tmp_path))
     for size, whole in truth.items():
         assert (found[size].gradients, found[size].sizes) == (whole.gradients, whole.sizes)
         assert found[size].mean_diagonal == pytest.approx(whole.mean_diagonal)
@@ -49,7 +51,7 @@ def test_the_fishers_are_the_same_however_many_passes_they_take(problem, only, t
 
 def test_what_waited_on_the_disk_is_gone_with_its_curvature(problem, only, tmp_path):
     model, batches, weights = problem
-    found = collect(model, batches, weights, [16], resources=only(20 * KIB, tmp_path))
+    found = collect(model, batches, weights, [SIXTEEN], resources=only(20 * KIB, tmp_path))
     assert len(list(tmp_path.rglob("*.bin"))) == len(weights)
     del found
     assert not list(tmp_path.iterdir())
@@ -58,9 +60,9 @@ def test_what_waited_on_the_disk_is_gone_with_its_curvature(problem, only, tmp_p
 def test_batches_that_come_once_are_kept_for_the_later_passes(problem, only, tmp_path):
     model, batches, weights = problem
     for room in (60 * KIB, 20 * KIB):
-        found = collect(model, iter(batches), weights, [16], resources=only(room, tmp_path))
-        assert found[16].gradients == 36
-        assert found[16]["0.weight"].equal(collect(model, batches, weights, [16])[16]["0.weight"])
+        found = collect(model, iter(batches), weights, [SIXTEEN], resources=only(room, tmp_path))
+        assert found[SIXTEEN].gradients == 36
+        assert found[SIXTEEN]["0.weight"].equal(collect(model, batches, weights, [SIXTEEN])[SIXTEEN]["0.weight"])
 
 
 def test_nothing_is_left_on_the_disk_after_a_failure_in_the_middle(problem, only, tmp_path):
@@ -74,14 +76,14 @@ def test_nothing_is_left_on_the_disk_after_a_failure_in_the_middle(problem, only
         return nn.functional.cross_entropy(outputs, targets)
 
     with pytest.raises(KeyboardInterrupt):
-        collect(model, batches, weights, [16], loss=loss, resources=only(20 * KIB, tmp_path))
+        collect(model, batches, weights, [SIXTEEN], loss=loss, resources=only(20 * KIB, tmp_path))
     assert not list(tmp_path.iterdir())
 
 
 def test_passes_in_bfloat16_give_nearly_the_same_fisher(problem):
     model, batches, weights = problem
-    truth = collect(model, batches, weights, [16])[16]
-    found = collect(model, batches, weights, [16], resources=Resources(precision="bfloat16"))[16]
+    truth = collect(model, batches, weights, [SIXTEEN])[SIXTEEN]
+    found = collect(model, batches, weights, [SIXTEEN], resources=Resources(precision="bfloat16"))[SIXTEEN]
     for name in weights:
         assert not found[name].equal(truth[name])
         assert (found[name] - truth[name]).norm() < 0.05 * truth[name].norm()
@@ -91,4 +93,4 @@ def test_passes_in_bfloat16_give_nearly_the_same_fisher(problem):
 def test_a_layer_without_room_says_what_would_be_enough(problem, only, tmp_path):
     model, batches, weights = problem
     with pytest.raises(InputError, match=r"Fisher of 2.weight takes .* allow .* of memory, or try smaller batches"):
-        collect(model, batches, weights, [16], resources=only(8 * KIB, tmp_path))
+        collect(model, batches, weights, [SIXTEEN], resources=only(8 * KIB, tmp_path))

@@ -11,13 +11,15 @@ from torch.testing import assert_close
 from secateur.curvature import collect
 from secateur.fisher import from_blocks, to_blocks
 from secateur.layers import prunable_weights, select_layers
+from secateur.solvers import BlockFishers
 
 pytestmark = EVEN_KERNELS
 BLOCKS = [1, 4, 7, 15, 1000]  # 1000 is more than any layer here holds
 
 
 def fisher_of(model, batches, block, **options):
-    return collect(model, batches, prunable_weights(model), [block], **options)[block]
+    statistic = BlockFishers(block)
+    return collect(model, batches, prunable_weights(model), [statistic], **options)[statistic]
 
 
 def truth_of(gradients, block):
@@ -49,12 +51,12 @@ def test_several_block_sizes_come_out_of_one_pass():
     model, batch = example("conv2d")
     calls = []
     model.register_forward_hook(lambda *_: calls.append(1))
-    together = collect(model, [batch], prunable_weights(model), BLOCKS)
+    together = collect(model, [batch], prunable_weights(model), map(BlockFishers, BLOCKS))
     once = len(calls)
     for block in BLOCKS:
         alone = fisher_of(model, [batch], block)
         for layer in prunable_weights(model):
-            assert_close(together[block][layer], alone[layer])
+            assert_close(together[BlockFishers(block)][layer], alone[layer])
     assert once and len(calls) == once * (1 + len(BLOCKS))
 
 
@@ -69,7 +71,7 @@ def test_the_mean_diagonal_is_over_the_weights_and_not_the_padding(block):
 def test_single_precision_stays_close_to_the_dense_fisher_of_timm_models(name):
     model, batch = timm_example(name, dtype=torch.float32)
     weights = dict(list(select_layers(model).items())[-3:])
-    found = collect(model, [batch], weights, [48])[48]
+    found = collect(model, [batch], weights, [BlockFishers(48)])[BlockFishers(48)]
     for layer, gradients in sample_gradients(model, batch, list(weights)).items():
         truth = lower_triangles(blocks_of(gradients.double(), 48))
         assert found[layer].dtype == torch.float32

@@ -24,7 +24,7 @@ def unchanged_after(model, error, message, **arguments):
         ("no allocation 'layerwise'", {"allocation": "layerwise"}),
         ("matches no layer", {"layers": "nowhere"}),
         ("matches no layer of the model", {"sparsity": {"nowhere": 0.5}}),
-        ("cap makes a Fisher from batches of images and labels, and none are given", {"batches": None}),
+        ("cap works from batches of images and labels, and none are given", {"batches": None}),
         ("recomputations is 0; give a whole number from 1", {"recomputations": 0}),
         ("recomputations is 1.5; give", {"recomputations": 1.5}),
         ("samples_per_gradient is -1; give", {"samples_per_gradient": -1}),

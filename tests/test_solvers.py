@@ -7,8 +7,12 @@ import numpy as np
 import pytest
 import torch
 
-from secateur import CAP, InputError, Magnitude, NumericsError, WoodFisher, native
+from secateur import CAP, MFAC, OBD, FastCAP, GrW, InputError, Magnitude, NumericsError, WoodFisher, native
+from secateur.fisher import to_blocks
 from secateur.solvers import (
+    METHODS,
+    BlockFishers,
+    GradientSums,
     cap,
     compensate,
     inverse_diagonal,
@@ -246,41 +250,107 @@ def test_magnitude_scores_the_absolute_value_and_moves_nothing():
     assert magnitude.Magnitude().compensate(weight, keep, after, torch.empty(0), 0.0).tolist() == [[3.0, 0, 0, -4.0]]
 
 
+# --- OBD and GrW: what stays does not move ----------------------------------------------------------------------------
+
+
+def test_obd_is_woodfisher_with_blocks_of_one_weight():
+    weight, keep, fisher, _ = problem("random", 1, PARTLY, blocks=50)
+    after = keep & (torch.arange(50)[:, None] % 3 > 0)
+    for shape in (fisher, fisher[:, 0]):
+        near(OBD().scores(weight, keep, shape, 0.1)[keep], woodfisher.scores(weight, fisher, keep, 0.1)[keep])
+        assert OBD().compensate(weight, keep, after, shape, 0.1).equal(torch.where(after, weight, 0.0))
+    assert OBD().statistic == WoodFisher(block=1).statistic == BlockFishers(1)
+
+
+def test_grw_sums_the_absolute_values_and_its_product_is_that_of_the_sum():
+    sums = GradientSums().start((1, 3), torch.float64, None)
+    sums.add(torch.tensor([[[1.0, -2.0, 0.0]], [[1.0, 3.0, 0.0]]]))
+    sums.add(torch.tensor([[[-3.0, 1.0, 4.0]]]))
+    sums.finish(4)  # one more did not reach this weight
+    weight, keep = torch.tensor([[2.0, -4.0, 1.0]]).double(), torch.tensor([[True, True, False]])
+    assert GrW().scores(weight, keep, sums.values, 0.0).tolist() == [[2 * 5 / 4, 4 * 6 / 4, -torch.inf]]
+    assert GrW(product=True).scores(weight, keep, sums.values, 0.0).tolist() == [[2 * 1 / 4, 4 * 2 / 4, -torch.inf]]
+    assert GrW().compensate(weight, keep, keep, sums.values, 0.0).tolist() == [[2.0, -4.0, 0.0]]
+
+
+def test_a_statistic_without_a_fisher_predicts_nothing():
+    with pytest.raises(NotImplementedError):
+        GradientSums().loss_increase(torch.ones(1, 3), torch.ones(1, 2, 3))
+
+
 # --- every solver -----------------------------------------------------------------------------------------------------
 
-SOLVERS = [Magnitude(), WoodFisher(), CAP()]
-every_solver = pytest.mark.parametrize("solver", SOLVERS, ids=lambda s: s.name)
+SOLVERS = [method() for method in METHODS.values()] + [
+    GrW(product=True),
+    MFAC(block=None),
+    MFAC(gradients=3),
+    FastCAP(forward=True),
+]
+every_solver = pytest.mark.parametrize("solver", SOLVERS, ids=str)
+SHAPE = (4, 11)
+
+
+def given(solver, gone=(0.0,)):
+    """weight, keep and what is gathered of 20 gradients, in the solver's own blocks."""
+    weight, keep, _, _ = problem("random", SHAPE[1], gone)
+    statistic = solver.statistic
+    if statistic is None:
+        return weight.view(1, -1), keep.view(1, -1), torch.empty(0)
+    gathering = statistic.start(SHAPE, torch.float64, 20)
+    gathering.add(torch.tensor(np.random.default_rng(1).normal(size=(20, *SHAPE))))
+    gathering.finish(20)
+    return *(to_blocks(t.view(-1), statistic.size(SHAPE)) for t in (weight, keep)), gathering.values
+
+
+@every_solver
+def test_scores_are_finite_and_losses_where_kept_and_minus_infinity_where_gone(solver):
+    weight, keep, gathered = given(solver, PARTLY)
+    scores = solver.scores(weight, keep, gathered, 0.1)
+    assert scores.shape == weight.shape and scores[keep].isfinite().all() and (scores[keep] >= 0).all()
+    assert scores[~keep].isneginf().all()
 
 
 @every_solver
 def test_weights_stay_to_the_last_bit_where_nothing_leaves(solver):
-    weight, keep, fisher, _ = problem("random", 11, PARTLY)
+    weight, keep, gathered = given(solver, PARTLY)
     weight = weight * keep
-    assert solver.compensate(weight, keep, keep, fisher, 0.1).equal(weight)
+    assert solver.compensate(weight, keep, keep, gathered, 0.1).equal(weight)
+
+
+@every_solver
+def test_only_what_is_kept_is_not_zero_afterwards_and_all_of_it_finite(solver):
+    weight, keep, gathered = given(solver, PARTLY)
+    after = keep & (torch.arange(weight.shape[1]) % 3 > 0)
+    moved = solver.compensate(weight, keep, after, gathered, 0.1)
+    assert moved.isfinite().all() and (moved != 0).equal(after)
 
 
 @every_solver
 def test_weights_that_leave_become_plain_zeros(solver):
-    weight, keep, fisher, _ = problem("random", 11)
-    moved = solver.compensate(-weight.abs(), keep, ~keep, fisher, 0.1)
+    weight, keep, gathered = given(solver)
+    moved = solver.compensate(-weight.abs(), keep, ~keep, gathered, 0.1)
     assert moved.eq(0).all() and not moved.signbit().any()
 
 
 @every_solver
 def test_inputs_stay_as_they_were(solver):
-    given = problem("random", 8, PARTLY)[:3]
-    before = [tensor.clone() for tensor in given]
-    weight, keep, fisher = given
-    solver.scores(weight, keep, fisher, 0.1)
-    solver.compensate(weight, torch.ones_like(keep), keep, fisher, 0.1)
-    assert all(a.equal(b) for a, b in zip(given, before, strict=True))
+    before = [tensor.clone() for tensor in given(solver, PARTLY)]
+    weight, keep, gathered = inputs = given(solver, PARTLY)
+    solver.scores(weight, keep, gathered, 0.1)
+    solver.compensate(weight, torch.ones_like(keep), keep, gathered, 0.1)
+    assert all(a.equal(b) for a, b in zip(inputs, before, strict=True))
 
 
 @every_solver
 def test_the_same_input_gives_the_same_bits(solver):
-    weight, keep, fisher, _ = problem("random", 12, PARTLY, blocks=30)
+    weight, keep, gathered = given(solver, PARTLY)
     for method in (solver.scores, lambda *args: solver.compensate(args[0], args[1] | True, *args[1:])):
-        assert method(weight, keep, fisher, 0.1).equal(method(weight, keep, fisher, 0.1))
+        assert method(weight, keep, gathered, 0.1).equal(method(weight, keep, gathered, 0.1))
+
+
+@every_solver
+def test_a_solver_says_what_it_is_of_what_it_costs_and_what_it_keeps(solver):
+    assert all(isinstance(text, str) and text for text in (solver.name, solver.paper, solver.cost, solver.memory))
 
 
 @pytest.mark.parametrize("samples", [0, 1, 4])
@@ -336,13 +406,18 @@ def test_a_solver_is_named_with_options_or_taken_as_it_is():
 
 
 MISTAKES = {
-    r"no method 'capp'. Did you mean cap\? The methods are magnitude, woodfisher, cap.": lambda: solver_named("capp"),
+    rf"no method 'capp'. Did you mean cap or fast_cap\? The methods are {', '.join(METHODS)}.": lambda: solver_named(
+        "capp"
+    ),
     r"cap has no option 'blok'. Did you mean block\? It has block, damping, relative.": lambda: solver_named(
         "cap", blok=3
     ),
     "magnitude has no option 'block'. It has none.": lambda: solver_named("magnitude", block=3),
     "The block of cap is 0; give a whole number": lambda: CAP(block=0),
     "The block of woodfisher is 9.5; give a whole number": lambda: WoodFisher(block=9.5),
+    "The block of mfac is 0; give a whole number": lambda: MFAC(block=0),
+    "obd has no option 'block'. It has damping, relative.": lambda: solver_named("obd", block=2),
+    "The product of grw is 1; give true or false": lambda: GrW(product=1),
     "The damping of cap is -1; give a number from 0": lambda: CAP(damping=-1),
     "The damping of woodfisher is nan": lambda: WoodFisher(damping=float("nan")),
     "The damping of cap is inf": lambda: CAP(damping=float("inf")),

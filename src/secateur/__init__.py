@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from .models import load_model
     from .prune import PruneResult, prune_
     from .resources import Resources
-    from .solvers import CAP, Magnitude, WoodFisher
+    from .solvers import CAP, MFAC, OBD, FastCAP, GrW, Magnitude, WoodFisher
 
 _PLACES = {
     # models and data
@@ -42,7 +42,11 @@ _PLACES = {
     "contender": "comparison",
     # methods
     "CAP": "solvers",
+    "FastCAP": "solvers",
     "WoodFisher": "solvers",
+    "MFAC": "solvers",
+    "OBD": "solvers",
+    "GrW": "solvers",
     "Magnitude": "solvers",
     # files
     "save": "checkpoint",

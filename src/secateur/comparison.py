@@ -4,7 +4,7 @@ import copy
 import functools
 import itertools
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from torch import Tensor, nn
@@ -19,7 +19,7 @@ from .layers import select_layers
 from .progress import Track, silent
 from .prune import PruneResult
 from .resources import DEFAULT, Resources
-from .solvers import Solver, solver_named
+from .solvers import Solver, Statistic, options_of, solver_named
 from .steps import (
     Masks,
     Weights,
@@ -46,13 +46,14 @@ class Contender:
 def contender(text: str, allocation: str = "global", **fisher_options: object) -> Contender:
     """The contender that `text` describes: a method, then its allocation and options after colons.
 
-    `fisher_options` go to a method that makes a Fisher; what `text` says comes before them.
+    `fisher_options` go to a method that has them; what `text` says comes before them.
 
     >>> contender("cap:uniform:block=96").solver.block
     96
     """
     method, *rest = text.split(":")
-    options = fisher_options if solver_named(method).block is not None else {}
+    solver_named(method)  # or its error
+    options = {name: value for name, value in fisher_options.items() if name in options_of(method)}
     for word in rest:
         name, equals, value = word.partition("=")
         if equals:
@@ -67,9 +68,12 @@ def contender(text: str, allocation: str = "global", **fisher_options: object) -
     return Contender(solver_named(method, **options), allocation, text)
 
 
-def _number(text: str, name: str, value: str) -> bool | int | float:
-    if value in ("true", "false"):
-        return value == "true"
+WORDS = {"true": True, "false": False, "none": None}
+
+
+def _number(text: str, name: str, value: str) -> bool | int | float | None:
+    if value in WORDS:
+        return WORDS[value]
     try:
         return int(value) if value.lstrip("-").isdigit() else float(value)
     except ValueError:
@@ -118,18 +122,18 @@ def compare(
     check_whole(samples_per_gradient=samples_per_gradient)
     recalibrate = recalibrate and batches is not None and bool(batch_norms(model))
     batches = repeatable(batches, [c.solver for c in contenders], passes=1 + recalibrate)
-    blocks = {c.solver.block for c in contenders if c.solver.block is not None}
-    curvatures: dict[int, Curvature] = {}
-    if blocks:
+    statistics = dict.fromkeys(c.solver.statistic for c in contenders if c.solver.statistic is not None)
+    curvatures: dict[Statistic, Curvature] = {}
+    if statistics:
         curvatures = collect(
-            model, batches, weights, blocks,
+            model, batches, weights, statistics,
             loss=loss, samples_per_gradient=samples_per_gradient, resources=resources, track=track,
         )  # fmt: skip
-    reference = curvatures[max(blocks)] if blocks else None  # every contender's prediction is made with it
+    reference = _reference(curvatures)  # every contender's prediction is made with it
     dense = copy.deepcopy(model.state_dict())
 
     def curvature_of(solver: Solver) -> Curvature | None:
-        return None if solver.block is None else curvatures[solver.block]
+        return None if solver.statistic is None else curvatures[solver.statistic]
 
     @functools.lru_cache(maxsize=1)  # one method's at a time; an allocation changes nothing in them
     def scored(solver: Solver) -> tuple[dict[str, Tensor], float]:
@@ -139,6 +143,7 @@ def compare(
     try:
         for chosen, (sparsity, groups) in ((c, goal) for c in contenders for goal in goals[c.allocation]):
             (scores, scoring), start = scored(chosen.solver), time.perf_counter()
+            used = curvature_of(chosen.solver) or reference
             kept = allocate(scores, groups)
             moved = compensated(weights, keep, kept, chosen.solver, curvature_of(chosen.solver), track)
             predicted = predicted_increase(weights, moved, reference) if reference else None
@@ -152,13 +157,19 @@ def compare(
                 sparsity=sparsity,
                 predicted_loss_increase=predicted,
                 seconds=scoring + time.perf_counter() - start,
-                gradients=reference.gradients if reference else 0,
+                gradients=used.gradients if used else 0,
                 samples_per_gradient=samples_per_gradient,
             )
             yield Row(chosen, result, evaluate(model))
             model.load_state_dict(dense)
     finally:
         model.load_state_dict(dense)
+
+
+def _reference(curvatures: Mapping[Statistic, Curvature]) -> Curvature | None:
+    """The one that predicts best, with the largest blocks; None where none does."""
+    able = [c for c in curvatures.values() if c.predicts]
+    return max(able, key=lambda c: (c.statistic.predicts, max(c.sizes.values())), default=None)
 
 
 def goals_for(

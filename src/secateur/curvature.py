@@ -1,6 +1,7 @@
-"""The Fisher of every chosen weight of a model, made from batches within a given memory.
+"""What the solvers ask of the gradients of every chosen weight of a model, made from batches within a given memory.
 
-Where the Fishers do not fit together, groups of layers take turns: a pass over the same batches for each group.
+Mostly that is the Fisher. Where what is gathered does not fit together, groups of layers take turns: a pass over the
+same batches for each group.
 Cost: a forward and backward pass a batch and group, and the Fisher's own (fisher.py).
 """
 
@@ -13,13 +14,13 @@ from dataclasses import dataclass, field
 from torch import Tensor, nn
 
 from .batches import Loss, samples_in
-from .fisher import BlockFisher, bytes_needed
 from .gradients import stream_gradients
 from .layers import PrunableWeight
 from .memory import available_bytes, forget_most_held, held_bytes, most_held_bytes
 from .plan import MemoryPlan, make_plan
 from .progress import Track, length, silent
 from .resources import DEFAULT, Resources
+from .solvers import Gathering, Statistic
 from .spill import Spill
 
 log = logging.getLogger(__name__)
@@ -30,88 +31,108 @@ Weights = Mapping[str, PrunableWeight]
 
 @dataclass(frozen=True)
 class Curvature:
-    """The Fisher of every weight in blocks of one size, and what it was made of."""
+    """One statistic of every weight, such as the Fisher in blocks of one size, and what it was made of."""
 
+    statistic: Statistic
     sizes: Mapping[str, int]  # layer → B, or the whole weight where that is less
-    gradients: int  # N
+    gradients: int  # N, of those that are in it
     mean_diagonal: float  # over all weights: the scale that relative damping refers to
-    _fishers: Mapping[str, Tensor] = field(repr=False)
+    _values: Mapping[str, Tensor] = field(repr=False)
+
+    @property
+    def predicts(self) -> bool:
+        """Whether it knows ½ δᵀFδ."""
+        return self.statistic.predicts > 0
 
     def __getitem__(self, name: str) -> Tensor:
-        """(blocks, size · (size + 1) / 2), packed (triangles.py); read from the disk where it waits there."""
-        return self._fishers[name]
+        """What a solver is given for this weight; read from the disk where it waits there."""
+        return self._values[name]
 
 
 def collect(
     model: nn.Module,
     batches: Iterable,
     weights: Weights,
-    blocks: Iterable[int],
+    statistics: Iterable[Statistic],
     *,
     loss: Loss | None = None,
     samples_per_gradient: int = 1,
     resources: Resources = DEFAULT,
     track: Track = silent,
-) -> dict[int, Curvature]:
-    """The Fisher for every block size in `blocks`, from as many passes over the batches as the memory asks for.
+) -> dict[Statistic, Curvature]:
+    """Each of the statistics, from as many passes over the batches as the memory asks for.
 
     Args:
         batches: the same ones each time they are gone through.
     Raises:
         InputError: when the Fishers fit neither in memory nor on the disk, with what would.
     """
-    sizes = sorted(set(blocks))
+    asked = list(dict.fromkeys(statistics))
     how = {"loss": loss, "samples_per_gradient": samples_per_gradient, "resources": resources}
-    batches, plan = _planned(model, batches, weights, sizes, how)
-    fishers: dict[int, dict | Spill] = {size: Spill(plan.folder) if plan.folder else {} for size in sizes}
-    traces, count = dict.fromkeys(sizes, 0.0), 0
+    most = _most_gradients(batches, samples_per_gradient)
+    batches, plan = _planned(model, batches, weights, asked, most, how)
+    values: dict[Statistic, dict | Spill] = {s: Spill(plan.folder) if plan.folder else {} for s in asked}
+    traces, count = dict.fromkeys(asked, 0.0), 0
     for number, names in enumerate(plan.groups, 1):
         title = "gradients" if plan.passes == 1 else f"gradients {number}/{plan.passes}"
-        made, count = _one_pass(model, batches, {n: weights[n] for n in names}, sizes, how, _titled(track, title))
-        for size, of_size in made.items():
-            traces[size] += sum(fisher.trace for fisher in of_size.values())
-            while of_size:
-                name, fisher = of_size.popitem()
-                _put(fishers[size], name, fisher.packed)
+        some = {name: weights[name] for name in names}
+        made, count = _one_pass(model, batches, some, asked, most, how, _titled(track, title))
+        for statistic, gathered in made.items():
+            traces[statistic] += sum(part.trace for part in gathered.values())
+            while gathered:
+                name, part = gathered.popitem()
+                _put(values[statistic], name, part.values)
     total = sum(weight.size for weight in weights.values())
     return {
-        size: Curvature(
-            sizes={name: min(size, weight.size) for name, weight in weights.items()},
-            gradients=count,
-            mean_diagonal=traces[size] / total,
-            _fishers=fishers[size],
+        statistic: Curvature(
+            statistic=statistic,
+            sizes={name: statistic.size(weight.shape) for name, weight in weights.items()},
+            gradients=statistic.used(count),
+            mean_diagonal=traces[statistic] / total,
+            _values=values[statistic],
         )
-        for size in sizes
+        for statistic in asked
     }
 
 
-def _one_pass(model, batches, weights: Weights, sizes: list[int], how: dict, track: Track):
-    """{size: {layer: Fisher}} of some layers, and the number of gradients."""
-    made = {
-        size: {n: BlockFisher(w.size, size, w.parameter.device, w.precision) for n, w in weights.items()}
-        for size in sizes
+def _one_pass(model, batches, weights: Weights, asked: list[Statistic], most: int | None, how: dict, track: Track):
+    """{statistic: {layer: what was gathered}} of some layers, and the number of gradients."""
+    made: dict[Statistic, dict[str, Gathering]] = {
+        statistic: {n: statistic.start(w.shape, w.precision, most, w.parameter.device) for n, w in weights.items()}
+        for statistic in asked
     }
 
     def sink(name: str, gradients: Tensor) -> None:
-        for of_size in made.values():
-            of_size[name].add(gradients)
+        for gathered in made.values():
+            gathered[name].add(gradients)
 
     count = stream_gradients(model, batches, weights, sink, **how, track=track)
-    for of_size in made.values():
-        for fisher in of_size.values():
-            fisher.finish(count)
+    for gathered in made.values():
+        for part in gathered.values():
+            part.finish(count)
     return made, count
 
 
-def _planned(model, batches, weights: Weights, sizes: list[int], how: dict) -> tuple[Iterable, MemoryPlan]:
+def _most_gradients(batches: Iterable, samples_per_gradient: int) -> int | None:
+    """How many there can be, where the batches can tell before the first."""
+    samples = getattr(batches, "samples", None)
+    if isinstance(batches, list | tuple):
+        samples = sum(map(samples_in, batches))
+    return samples // samples_per_gradient if isinstance(samples, int) and samples_per_gradient > 0 else None
+
+
+def _planned(
+    model, batches, weights: Weights, asked: list[Statistic], most: int | None, how: dict
+) -> tuple[Iterable, MemoryPlan]:
     """The plan, after a trial of one batch has shown what a batch takes; and the batches from their start."""
     resources, device = how["resources"], next(iter(weights.values())).parameter.device
     budget = resources.bytes
     if budget is None:
         budget = held_bytes(device) + int(SHARE * available_bytes(device))
-    needs = {n: sum(bytes_needed(w.size, size, w.precision) for size in sizes) for n, w in weights.items()}
+    needs = {n: sum(s.bytes_needed(w.shape, w.precision, most) for s in asked) for n, w in weights.items()}
+    smaller = " and ".join(dict.fromkeys(s.smaller for s in asked))
     if sum(needs.values()) < SMALL * (budget - held_bytes(device)):
-        return batches, make_plan(needs, held_bytes(device), budget)
+        return batches, make_plan(needs, held_bytes(device), budget, smaller=smaller)
     iterator = iter(batches)
     first = list(itertools.islice(iterator, 1))
     forget_most_held(device)
@@ -120,7 +141,7 @@ def _planned(model, batches, weights: Weights, sizes: list[int], how: dict) -> t
         m = min(how["samples_per_gradient"], samples_in(first[0]))
         stream_gradients(model, first, weights, lambda name, gradients: None, **{**how, "samples_per_gradient": m})
     seconds = time.perf_counter() - start
-    plan = make_plan(needs, most_held_bytes(device), budget, resources.spill)
+    plan = make_plan(needs, most_held_bytes(device), budget, resources.spill, smaller)
     count = length(batches)
     if iterator is batches:  # can be gone through once: what the trial took goes back in front
         batches = itertools.chain(first, iterator) if plan.passes == 1 else [*first, *iterator]
@@ -128,11 +149,11 @@ def _planned(model, batches, weights: Weights, sizes: list[int], how: dict) -> t
     return batches, plan
 
 
-def _put(fishers: dict | Spill, name: str, packed: Tensor) -> None:
-    if isinstance(fishers, Spill):
-        fishers.put(name, packed)
+def _put(values: dict | Spill, name: str, tensor: Tensor) -> None:
+    if isinstance(values, Spill):
+        values.put(name, tensor)
     else:
-        fishers[name] = packed
+        values[name] = tensor
 
 
 def _titled(track: Track, title: str) -> Track:

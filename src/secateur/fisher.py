@@ -62,5 +62,9 @@ class BlockFisher:
         self.packed /= gradients
 
     @property
+    def values(self) -> Tensor:
+        return self.packed
+
+    @property
     def trace(self) -> float:
         return float(diagonal(self.packed).sum(dtype=torch.float64))

@@ -32,6 +32,11 @@ class PrunableWeight:
         return self.parameter.numel()
 
     @property
+    def shape(self) -> tuple[int, int]:
+        """Of its matrix."""
+        return len(self.parameter), self.size // len(self.parameter)
+
+    @property
     def precision(self) -> torch.dtype:
         """What its curvature is computed in: its own type, and float32 at least."""
         return torch.promote_types(self.parameter.dtype, torch.float32)

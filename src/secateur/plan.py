@@ -38,12 +38,15 @@ class MemoryPlan:
         return text + "."
 
 
-def make_plan(needs: Mapping[str, int], base: int, budget: int, spill: str | Path | None = None) -> MemoryPlan:
+def make_plan(
+    needs: Mapping[str, int], base: int, budget: int, spill: str | Path | None = None, smaller: str = "a smaller block"
+) -> MemoryPlan:
     """The fewest groups of neighbouring layers that each fit into what `base` leaves of `budget`.
 
     Args:
         needs: layer → bytes of its Fisher, in the model's order.
         base: bytes that the process holds at the most while it makes gradients.
+        smaller: what would make the needs smaller.
     Raises:
         InputError: when a layer fits into no group, or the disk cannot take what has to wait.
     """
@@ -53,7 +56,7 @@ def make_plan(needs: Mapping[str, int], base: int, budget: int, spill: str | Pat
         raise InputError(
             f"The Fisher of {largest} takes {readable(needs[largest])}, and of {readable(budget)} of memory the"
             f" model and a batch leave {readable(max(room, 0))}; allow {readable(base + needs[largest])} of memory, or"
-            " try smaller batches or a smaller block."
+            f" try smaller batches or {smaller}."
         )
     groups: list[list[str]] = [[]]
     filled = 0
@@ -66,18 +69,18 @@ def make_plan(needs: Mapping[str, int], base: int, budget: int, spill: str | Pat
     folder = None
     if len(groups) > 1:
         folder = Path(spill if spill is not None else tempfile.gettempdir())
-        _check_disk(folder, total, base)
+        _check_disk(folder, total, base, smaller)
     return MemoryPlan(groups, total, base, budget, folder)
 
 
-def _check_disk(folder: Path, needed: int, base: int) -> None:
+def _check_disk(folder: Path, needed: int, base: int, smaller: str) -> None:
     in_memory = _is_memory(folder)
     free = 0 if in_memory else shutil.disk_usage(folder).free
     if needed > free:
         raise InputError(
             f"The Fishers take {readable(needed)} and have to wait on the disk, but {folder}"
             f" {'lies in memory' if in_memory else f'has {readable(free)} free'}; name a folder with more room to spill"
-            f" to, allow {readable(base + needed)} of memory, or try a smaller block."
+            f" to, allow {readable(base + needed)} of memory, or try {smaller}."
         )
 
 

@@ -40,7 +40,7 @@ class PruneResult:
     solver: Solver
     allocation: str  # "table" where the sparsity is one
     sparsity: Sparsity  # asked for
-    predicted_loss_increase: float | None  # ½ δᵀFδ; None where no Fisher was made
+    predicted_loss_increase: float | None  # ½ δᵀFδ; None where there is no F
     seconds: float
     gradients: int = 0
     samples_per_gradient: int = 1
@@ -103,7 +103,8 @@ def prune_(
     Args:
         batches: (images, labels) pairs, or mappings of the model's keyword arguments with "labels". A method without
             curvature needs none.
-        method: "cap", "woodfisher", "magnitude", or a solver with options such as `CAP(block=128, damping=1e-3)`.
+        method: one of `secateur.solvers.METHODS`, such as "cap", or a solver with options such as
+            `CAP(block=128, damping=1e-3)`.
         sparsity: the fraction of the chosen weights that end as zeros, or a table {layer pattern: fraction}.
         layers: patterns of weight names; see `select_layers`. By default all but the stem, depthwise and classifier.
         allocation: "global" (one threshold for all layers) or "uniform" (the same sparsity in each).
@@ -137,15 +138,15 @@ def prune_(
     predicted = 0.0
     for stage in staged(groups, keep, recomputations):
         curvature = None  # before the next is made: there may be room for one Fisher only
-        if solver.block is not None:
+        if solver.statistic is not None:
             curvature = collect(
-                model, batches, weights, [solver.block],
+                model, batches, weights, [solver.statistic],
                 loss=loss, samples_per_gradient=samples_per_gradient, resources=resources, track=track,
-            )[solver.block]  # fmt: skip
+            )[solver.statistic]  # fmt: skip
         scores = score(weights, keep, solver, curvature, track)
         kept = allocate(scores, stage)
         moved = compensated(weights, keep, kept, solver, curvature, track)
-        predicted += predicted_increase(weights, moved, curvature) if curvature else 0.0
+        predicted += predicted_increase(weights, moved, curvature) if curvature and curvature.predicts else 0.0
         write_(weights, moved)
         keep = kept
         if recalibrate and moved:  # before the next Fisher, which sees its statistics
@@ -156,7 +157,7 @@ def prune_(
         solver=solver,
         allocation=allocation_name(sparsity, allocation),
         sparsity=sparsity,
-        predicted_loss_increase=predicted if curvature else None,
+        predicted_loss_increase=predicted if curvature and curvature.predicts else None,
         seconds=time.perf_counter() - start,
         gradients=curvature.gradients if curvature else 0,
         samples_per_gradient=samples_per_gradient,

@@ -1,6 +1,6 @@
 """The steps of a pruning over a model's layers, and what is checked before them.
 
-Masks, scores and moved weights are matrices (out, in) here; a solver sees them in the Fisher's blocks.
+Masks, scores and moved weights are matrices (out, in) here; a solver sees them in its statistic's blocks.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -14,7 +14,7 @@ from .errors import InputError, NumericsError
 from .fisher import from_blocks, to_blocks
 from .layers import PrunableWeight
 from .progress import Track, silent
-from .solvers import Solver, loss_increase
+from .solvers import Solver
 
 Masks = dict[str, Tensor]  # {layer: bool, True where kept}
 Weights = Mapping[str, PrunableWeight]
@@ -28,9 +28,9 @@ def score(
     scores = {}
     for name, weight in track(weights.items(), f"{solver.name} scores", len(weights)):
         matrix = weight.matrix().to(weight.precision)
-        size, fisher = _block(weight, solver, curvature)
+        size, gathered = _block(weight, curvature)
         values, kept = (to_blocks(m.reshape(-1), size) for m in (matrix, keep[name]))
-        scored = solver.scores(values, kept, fisher, damping)
+        scored = solver.scores(values, kept, gathered, damping)
         scores[name] = from_blocks(scored, weight.size).view(keep[name].shape)
     return scores
 
@@ -45,9 +45,9 @@ def compensated(
         matrix = weight.matrix().to(weight.precision)
         if not matrix[~keep[name]].any():
             continue
-        size, fisher = _block(weight, solver, curvature)
+        size, gathered = _block(weight, curvature)
         values, was, kept = (to_blocks(m.reshape(-1), size) for m in (matrix, before[name], keep[name]))
-        solved = solver.compensate(values, was, kept, fisher, damping)
+        solved = solver.compensate(values, was, kept, gathered, damping)
         solved = from_blocks(solved, weight.size).view(matrix.shape).to(weight.parameter.dtype)
         landed = keep[name] & (matrix != 0) & (solved == 0)  # on zero, though kept: the count of zeros stays exact
         moved[name] = torch.where(landed, torch.finfo(solved.dtype).tiny, solved)
@@ -58,11 +58,11 @@ def compensated(
 
 def predicted_increase(weights: Weights, moved: Mapping[str, Tensor], curvature: Curvature) -> float:
     """½ δᵀFδ of the whole model, without the damping: how much the Fisher expects the loss to rise."""
-    total = 0.0
+    statistic, total = curvature.statistic, 0.0
     for name, matrix in moved.items():
         change = matrix.to(weights[name].precision) - weights[name].matrix()
         change = to_blocks(change.reshape(-1), curvature.sizes[name])
-        total += float(loss_increase(change, curvature[name]).sum(dtype=torch.float64))
+        total += float(statistic.loss_increase(change, curvature[name]).sum(dtype=torch.float64))
     return total
 
 
@@ -85,9 +85,9 @@ def damping_of(solver: Solver, curvature: Curvature | None) -> float:
     return solver.damping * (curvature.mean_diagonal if solver.relative else 1.0)
 
 
-def _block(weight: PrunableWeight, solver: Solver, curvature: Curvature | None) -> tuple[int, Tensor]:
-    """How many weights the solver sees together, and their Fisher: nothing, for a method without."""
-    if curvature is None or solver.block is None:
+def _block(weight: PrunableWeight, curvature: Curvature | None) -> tuple[int, Tensor]:
+    """How many weights the solver sees together, and what was gathered for them: nothing, for a method without."""
+    if curvature is None:
         return weight.size, torch.empty(0)
     return curvature.sizes[weight.name], curvature[weight.name]
 
@@ -129,7 +129,7 @@ def repeatable(batches: Iterable | None, solvers: Iterable[Solver], passes: int)
     """
     if batches is None:
         for solver in solvers:
-            if solver.block is not None:
-                raise InputError(f"{solver.name} makes a Fisher from batches of images and labels, and none are given.")
+            if solver.statistic is not None:
+                raise InputError(f"{solver.name} works from batches of images and labels, and none are given.")
         return ()
     return list(batches) if passes > 1 and iter(batches) is batches else batches

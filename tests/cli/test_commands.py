@@ -182,6 +182,14 @@ def test_compare_shows_means_over_the_seeds_at_80_columns(call, grey, monkeypatc
     assert "The gradients of 32 images were collected once for all methods." in lines
 
 
+def test_all_stands_for_every_method_with_what_follows_it(call, grey):
+    words = ("--methods", "all", "cap:block=8", "all:uniform", "cap", "--sparsity", "0.5", "--json")
+    rows = json.loads(call("compare", "--model", grey, *words, *SMALL).out)["rows"]
+    assert [row["label"] for row in rows] == [*METHODS, "cap:block=8", *(f"{name}:uniform" for name in METHODS)]
+    assert {row["allocation"] for row in rows[: len(METHODS)]} == {"global"}
+    assert len({row["zeros"] for row in rows}) == 1
+
+
 def test_without_an_output_folder_compare_writes_nothing(call, grey, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     found = call("compare", "--model", grey, "--methods", "magnitude", "--sparsity", "0.5", *SMALL)
@@ -294,7 +302,9 @@ def test_layers_lists_what_would_be_pruned_and_why_the_rest_would_not(call, grey
 def test_methods_lists_every_method_with_its_options(call):
     rows = json.loads(call("methods", "--json").out)
     assert [row["name"] for row in rows] == list(METHODS)
-    assert all(row["options"]["block"] == METHODS[row["name"]]().block and row["paper"] for row in rows)
+    assert all(row["options"]["block"] == METHODS[row["name"]]().block for row in rows)
+    assert all(row[key] for row in rows for key in ("summary", "paper", "cost", "memory"))
+    assert [row["name"] for row in rows if not row["needs_gradients"]] == ["magnitude"]
     table = call("methods").out
     assert all(name in table for name in METHODS) and f"block={METHODS['cap']().block}" in table
 

@@ -53,7 +53,7 @@ def files(folder):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([*PRUNE, "--method", "capp"], r"There is no method 'capp'\. Did you mean cap\? The methods are "),
+        ([*PRUNE, "--method", "capp"], r"There is no method 'capp'\. Did you mean cap or fast_cap\? The methods are "),
         ([*COMPARE, "--methods", "cap", "obs"], r"There is no method 'obs'"),
         ([*PRUNE, "--method", "cap:blok=4"], r"cap has no option 'blok'\. Did you mean block\?"),
         ([*PRUNE, "--method", "cap:globl"], r"'globl' in the method 'cap:globl' is neither .* Did you mean global\?"),

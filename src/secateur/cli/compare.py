@@ -6,6 +6,7 @@ Writes report.html (opens without a network), report.json, and the pruned models
 everything is repeated on other calibration images, and the tables show means.
 """
 
+import itertools
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -22,7 +23,7 @@ SHOWN = {"achieved": 4, "top1": 2, "loss": 3, "predicted_loss_increase": 0, "sec
 class Options(LayerOptions, FisherOptions, EvaluationOptions, CalibrationOptions, ModelOptions):
     methods: list[str] = option(
         ["magnitude", "magnitude:uniform", "woodfisher", "woodfisher:uniform", "cap", "cap:uniform"],
-        "methods, each with an allocation or options after colons, such as cap:uniform:block=96",
+        "methods, each with an allocation or options after colons, such as cap:uniform:block=96; all for every one",
     )
     sparsity: list[float] = option([0.5, 0.65, 0.75, 0.85, 0.9], "fractions of the weights to end as zeros")
     allocation: str = option("global", "for the methods that name none", choices=("global", "uniform"))
@@ -40,7 +41,7 @@ def run(options: Options) -> int:
     from .checks import check_data, check_gradients, goals_of
 
     goals = goals_of(options.sparsity)
-    said = dict.fromkeys(options.methods)
+    said = dict.fromkeys(itertools.chain(*map(_methods, options.methods)))
     contenders = [contender(text, options.allocation, **options.said_of_fisher()) for text in said]
     check_gradients(options, options)
     check_data(options)
@@ -56,6 +57,14 @@ def run(options: Options) -> int:
     console.document(results)
     _print(options, results, console)
     return 0
+
+
+def _methods(text: str) -> list[str]:
+    """The methods that a word of --methods names: "all:uniform" each of them with uniform allocation."""
+    from ..solvers import METHODS
+
+    name, *rest = text.split(":")
+    return [":".join([method, *rest]) for method in METHODS] if name == "all" else [text]
 
 
 def _results(options: Options, contenders, goals: list, folder, console) -> dict:

@@ -1,4 +1,4 @@
-"""List the pruning methods, each with its paper and its options."""
+"""List the pruning methods, each with its paper, what it costs and its options."""
 
 from dataclasses import dataclass, fields
 
@@ -22,7 +22,9 @@ def run(options: Options) -> int:
             "name": name,
             "summary": (method.__doc__ or "").splitlines()[0],
             "paper": method.paper,
-            "needs_gradients": method().block is not None,
+            "cost": method.cost,
+            "memory": method.memory,
+            "needs_gradients": method().statistic is not None,
             "options": {field.name: getattr(method(), field.name) for field in fields(method)},
         }
         for name, method in METHODS.items()
@@ -30,15 +32,15 @@ def run(options: Options) -> int:
     console.document(rows)
     console.table(
         "Methods",
-        ["method", "what it does", "paper", "options"],
-        [
-            (r["name"], r["summary"], r["paper"], _options(r["options"]) if r["needs_gradients"] else "none")
-            for r in rows
-        ],
+        ["method", "what it does", "paper", "cost of the scores", "memory", "options"],
+        [(r["name"], r["summary"], r["paper"], r["cost"], r["memory"], _options(r)) for r in rows],
     )
     console.line("An option or an allocation follows the name: cap:block=96, woodfisher:uniform.")
     return 0
 
 
-def _options(options: dict) -> str:
-    return " ".join(f"{name}={str(value).lower()}" for name, value in options.items())
+def _options(row: dict) -> str:
+    """Those that can be chosen."""
+    from ..solvers import options_of
+
+    return " ".join(f"{n}={str(row['options'][n]).lower()}" for n in options_of(row["name"])) or "none"

@@ -75,7 +75,7 @@ def _prune(options: Options, chosen, goals: list, console) -> dict:
     model = load(options)
     check_goals(model, options.layers, [chosen], goals)
     check_room(options.out, model, len(goals))
-    calls_for_data = chosen.solver.block is not None or options.names_data()
+    calls_for_data = chosen.solver.statistic is not None or options.names_data()
     batches = calibration(options, model) if calls_for_data else None
     images = evaluation(options, model) if options.evaluate else None
     notes(console, [batches, images])

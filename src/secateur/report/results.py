@@ -11,7 +11,15 @@ from typing import Any
 
 from ..errors import InputError
 
-NAMES = {"magnitude": "Magnitude", "woodfisher": "WoodFisher", "cap": "CAP"}
+NAMES = {
+    "magnitude": "Magnitude",
+    "cap": "CAP",
+    "grw": "GrW",
+    "woodfisher": "WoodFisher",
+    "mfac": "M-FAC",
+    "fast_cap": "Fast CAP",
+    "obd": "OBD",
+}
 NUMBER, TEXT = (int, float), (str,)
 HEAD = {"model": dict, "data": dict, "dense": dict, "rows": list}
 ROW = {"method": TEXT, "allocation": TEXT, "sparsity": NUMBER, "top1": NUMBER}

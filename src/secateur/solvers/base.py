@@ -7,19 +7,22 @@ from typing import ClassVar
 from torch import Tensor
 
 from ..errors import InputError
+from .statistic import BlockFishers, Statistic
 
 
 @dataclass(frozen=True)
 class Solver(ABC):
-    """A method and its options. Blockwise: weights (blocks, size), Fishers packed (see triangles.py) or square.
+    """A method and its options. Blockwise: weights are (blocks, size), and `gathered` is what its statistic makes.
 
     Scores: the smallest leaves first; weights that have left before score −inf.
     """
 
     name: ClassVar[str]
     paper: ClassVar[str]
+    cost: ClassVar[str]  # of its scores, beside the gradients; in a phrase
+    memory: ClassVar[str]  # of what it asks of the gradients
 
-    block: int | None = None  # B, or None for a method that needs no Fisher
+    block: int | None = None  # B
     damping: float = 0.0  # λ
     relative: bool = True  # λ in units of the Fisher's mean diagonal, or as it stands
 
@@ -31,10 +34,15 @@ class Solver(ABC):
         if not 0 <= self.damping < float("inf"):
             raise InputError(f"The damping of {self.name} is {self.damping}; give a number from 0, such as 0.01.")
 
+    @property
+    def statistic(self) -> Statistic | None:
+        """What is gathered of the gradients for it; None for a method that needs none."""
+        return None if self.block is None else BlockFishers(self.block)
+
     @abstractmethod
-    def scores(self, weight: Tensor, keep: Tensor, fisher: Tensor, damping: float) -> Tensor:
+    def scores(self, weight: Tensor, keep: Tensor, gathered: Tensor, damping: float) -> Tensor:
         """(blocks, size); `keep` is False for weights that have left before."""
 
     @abstractmethod
-    def compensate(self, weight: Tensor, before: Tensor, keep: Tensor, fisher: Tensor, damping: float) -> Tensor:
+    def compensate(self, weight: Tensor, before: Tensor, keep: Tensor, gathered: Tensor, damping: float) -> Tensor:
         """The weights once only `keep` remain of those that `before` had kept: zero elsewhere."""

@@ -86,12 +86,14 @@ class CAP(Solver):
 
     name: ClassVar[str] = "cap"
     paper: ClassVar[str] = "Kuznedelev et al. 2023, CAP: Correlation-Aware Pruning"
+    cost: ClassVar[str] = "4/3 · B² a weight, one block at a time"
+    memory: ClassVar[str] = "(B + 1) / 2 numbers a weight"
 
     block: int = 192  # B
     damping: float = 0.01  # λ, in units of the Fisher's mean diagonal
 
-    def scores(self, weight: Tensor, keep: Tensor, fisher: Tensor, damping: float) -> Tensor:
-        return scores(weight, fisher, keep, damping)
+    def scores(self, weight: Tensor, keep: Tensor, gathered: Tensor, damping: float) -> Tensor:
+        return scores(weight, gathered, keep, damping)
 
-    def compensate(self, weight: Tensor, before: Tensor, keep: Tensor, fisher: Tensor, damping: float) -> Tensor:
-        return compensate(weight, keep, fisher, damping)
+    def compensate(self, weight: Tensor, before: Tensor, keep: Tensor, gathered: Tensor, damping: float) -> Tensor:
+        return compensate(weight, keep, gathered, damping)

@@ -75,12 +75,17 @@ def by_blocks(kernel: Solve, twin: Solve, values: Tensor, keep: Tensor, fisher: 
         result, used = (torch.cat(part) for part in zip(*parts, strict=True)) if parts else (values, values[:, 0])
     if torch.isnan(used).any():
         raise NumericsError(NOT_FINITE)
+    report(used, damping)
+    return result
+
+
+def report(used: Tensor, damping: float) -> None:
+    """Say so when blocks took more than the λ they were given."""
     if more := int((used > damping).sum()):
         log.warning(
             "%d of %d blocks did not factor with a damping of %.1e and took up to %.1e; more gradients or a larger"
             " damping would do.", more, len(used), damping, float(used.max()),
         )  # fmt: skip
-    return result
 
 
 # --- the twins -------------------------------------------------------------------------------------------------------
@@ -124,7 +129,8 @@ def best_kept(weight: Tensor, keep: Tensor, fisher: Tensor, factor: Tensor, used
     """`compensate` in float64, from the factor and the λ of `factor_kept`."""
     weight = weight.double()
     right = (fisher.double() @ weight[..., None])[..., 0] + used[:, None] * weight
-    return torch.cholesky_solve((right * keep)[..., None], factor)[..., 0] * keep
+    solved = torch.cholesky_solve((right * keep)[..., None], factor)[..., 0]
+    return torch.where(keep, solved, 0.0)
 
 
 def half_form(change: Tensor, fisher: Tensor) -> Tensor:

@@ -40,12 +40,14 @@ class WoodFisher(Solver):
 
     name: ClassVar[str] = "woodfisher"
     paper: ClassVar[str] = "Singh and Alistarh 2020, WoodFisher: Efficient Second-Order Approximation"
+    cost: ClassVar[str] = "B² a weight"
+    memory: ClassVar[str] = "(B + 1) / 2 numbers a weight"
 
     block: int = 192  # B
     damping: float = 0.1  # λ, in units of the Fisher's mean diagonal
 
-    def scores(self, weight: Tensor, keep: Tensor, fisher: Tensor, damping: float) -> Tensor:
-        return scores(weight, fisher, keep, damping)
+    def scores(self, weight: Tensor, keep: Tensor, gathered: Tensor, damping: float) -> Tensor:
+        return scores(weight, gathered, keep, damping)
 
-    def compensate(self, weight: Tensor, before: Tensor, keep: Tensor, fisher: Tensor, damping: float) -> Tensor:
-        return compensate(weight, before, keep, fisher, damping)
+    def compensate(self, weight: Tensor, before: Tensor, keep: Tensor, gathered: Tensor, damping: float) -> Tensor:
+        return compensate(weight, before, keep, gathered, damping)
