@@ -38,7 +38,7 @@ bench: $(READY)
 ## bench-full: the whole step on DeiT-S, and a shortened one on DeiT-B within 12 GiB; half an hour
 bench-full: $(READY)
 	$(BIN)/python bench/whole.py --precision auto --out bench/results/deit-small.json
-	$(BIN)/python bench/whole.py --model deit_base_patch16_224 --samples 128 --batch-size 32 --precision auto --out bench/results/deit-base.json
+	$(BIN)/python bench/whole.py --model deit_base_patch16_224 --samples 64 --batch-size 32 --precision auto --out bench/results/deit-base.json
 
 ## format: puts right what a tool can put right
 format: $(READY)

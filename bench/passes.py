@@ -16,7 +16,7 @@ from secateur.resources import Resources
 BLOCK = 192
 
 
-def folded(precision: str, images: int = 64, rounds: int = 3) -> dict:
+def folded(precision: str, images: int = 32, rounds: int = 2) -> dict:
     """Batches of random images; the Fishers of all prunable weights are there and stay."""
     torch.manual_seed(0)
     model = timm.create_model("deit_small_patch16_224", pretrained=False).eval()

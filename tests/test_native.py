@@ -137,6 +137,19 @@ def test_a_cap_score_is_the_loss_increase_of_all_weights_removed_so_far(size, co
             np.testing.assert_allclose(scores[q], loss_increase(weight[0].numpy(), alive, system), rtol=1e-4)
 
 
+@pytest.mark.parametrize("size", [512, 1000, 1024])
+def test_long_blocks_agree_with_their_definitions(size):
+    weight, keep, fisher = random_problem(size, 0.9, condition=1e6, blocks=1)
+    for kernel in ("inverse_diagonal", "solve_kept", "compensate"):
+        assert_matches_truth(kernel, weight, keep, fisher, 1e-8, rtol=1e-6)
+    scores, alive = native.cap_scores(weight, keep, fisher, 1e-8)[0][0], keep[0].numpy().copy()
+    order = scores.argsort(stable=True)[(~keep).sum() :].numpy()
+    for step in (1, size // 3, len(order) - 1):  # how many have left
+        alive[order[:step]] = False
+        truth = loss_increase(weight[0].numpy(), alive, dense(fisher[0], 1e-8))
+        np.testing.assert_allclose(scores[order[step - 1]], truth, rtol=1e-5)
+
+
 def greedy_scores_in_groups(weight, keep, system, group, most):
     """The same definition, passing over weights whose group has given `most`; inf for those that stay."""
     scores, alive = np.where(keep, np.inf, -np.inf), keep.copy()
