@@ -274,7 +274,7 @@ def test_grw_sums_the_absolute_values_and_its_product_is_that_of_the_sum():
 
 
 def test_a_statistic_without_a_fisher_predicts_nothing():
-    with pytest.raises(NotImplementedError):
+    with pytest.raises(NotImplementedError, match="GradientSums holds no Fisher"):
         GradientSums().loss_increase(torch.ones(1, 3), torch.ones(1, 2, 3))
 
 

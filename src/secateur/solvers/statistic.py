@@ -60,8 +60,8 @@ class Statistic(ABC):
         return gradients
 
     def loss_increase(self, change: Tensor, values: Tensor) -> Tensor:
-        """(blocks,): ½ δᵀFδ of changes (blocks, size)."""
-        raise NotImplementedError
+        """(blocks,): ½ δᵀFδ of changes (blocks, size); only where `predicts` is above 0."""
+        raise NotImplementedError(f"{type(self).__name__} holds no Fisher, so it predicts no loss increase.")
 
 
 @dataclass(frozen=True)
