@@ -10,14 +10,21 @@ constexpr Index line = 64;    // bytes
 
 /// Numbers in a padded row: room for a tile past the end, and an odd count of cache lines, so that a column of a
 /// matrix spreads over all sets of the cache.
-inline Index padded(Index size) { return round_up(size + 16, 8) / 8 % 2 ? round_up(size + 16, 8) : round_up(size + 16, 8) + 8; }
+template <class T>
+inline Index padded(Index size) {
+    constexpr Index numbers = line / sizeof(T);
+    const Index lines = (size + 16 + numbers - 1) / numbers;
+    return (lines + 1 - lines % 2) * numbers;
+}
 
-/// One thread's memory, carved from its scratch.
+/// One thread's memory, carved from its scratch; matrices and what is eliminated in T.
+template <class T>
 struct Workspace {
     Index stride;
-    double *a, *b, *terms, *x, *y, *z;
-    Index *kept, *source;
-    Survivors survivors;
+    T *a, *b, *terms;
+    double *x, *y, *z;
+    Index* kept;
+    Survivors<T> survivors;
     std::uintptr_t next;
 
     template <class U>
@@ -27,18 +34,20 @@ struct Workspace {
         return reinterpret_cast<U*>(start);
     }
 
-    Workspace(Index size, std::uintptr_t scratch) : stride(padded(size)), next(scratch) {
+    Workspace(Index size, std::uintptr_t scratch) : stride(padded<T>(size)), next(scratch) {
+        kept = take<Index>(size);    // first, and so in one place for every T
         const Index matrix = round_up(size, 8) * stride;
-        a = take<double>(matrix), b = take<double>(matrix), terms = take<double>(group_size * stride);
+        a = take<T>(matrix), b = take<T>(matrix), terms = take<T>(group_size * stride);
         x = take<double>(stride), y = take<double>(stride), z = take<double>(stride);
-        kept = take<Index>(stride), source = take<Index>(stride);
-        survivors = {take<double>(stride), take<double>(stride), take<double>(stride),
-                     take<double>(stride), take<double>(stride), take<double>(stride),
-                     take<Index>(stride),  take<Index>(stride),  take<Index>(stride)};
+        survivors = {take<T>(stride), take<T>(stride), take<T>(stride), take<T>(stride), take<T>(stride),
+                     take<T>(stride), take<Index>(stride), take<Index>(stride), take<Index>(stride)};
     }
 };
 
-inline Index solver_scratch(Index size) { return static_cast<Index>(Workspace(size, 0).next); }
+inline Index solver_scratch(Index size) {
+    const Index narrow = static_cast<Index>(Workspace<float>(size, 0).next), wide = static_cast<Index>(Workspace<double>(size, 0).next);
+    return narrow > wide ? narrow : wide;
+}
 
 /// Pointers to one block of a problem, and which of its entries are kept.
 template <class T>
@@ -51,12 +60,14 @@ struct Block {
     double* used;
     const Index* kept;
 
-    Block(const Problem<T>& p, Index block, Workspace& w)
-        : size(p.size), group(p.group), most(p.most), input(p.input ? p.input + block * size : nullptr), fisher(p.packed ? Triangle<const T>{p.fisher + block * (size * (size + 1) / 2), 0}
+    /// `entries` has room for the positions of all that are kept.
+    Block(const Problem<T>& p, Index block, Index* entries)
+        : size(p.size), group(p.group), most(p.most), input(p.input ? p.input + block * size : nullptr),
+          fisher(p.packed ? Triangle<const T>{p.fisher + block * (size * (size + 1) / 2), 0}
                           : Triangle<const T>{p.fisher + block * size * size, size}),
-          keep(p.keep + block * size), output(p.output + block * size), used(p.used + block), kept(w.kept) {
+          keep(p.keep + block * size), output(p.output + block * size), used(p.used + block), kept(entries) {
         for (Index j = 0; j < size; ++j)
-            if (keep[j]) w.kept[n++] = j;
+            if (keep[j]) entries[n++] = j;
     }
 
     void fill(T value) const {
@@ -94,10 +105,26 @@ inline void gather(const Block<T>& block, double damping, double* a, Index strid
         for (Index j = 0; j < stride; ++j) a[i * stride + j] = 0.0;
 }
 
+/// D (F_KK + λI) D, lower triangle, padding rows zero, where D, the scale, makes its diagonal 1.
+template <class T>
+inline void gather_scaled(const Block<T>& block, const T* scale, T* a, Index stride) {
+    for (Index i = 0; i < block.n; ++i) {
+        const T* from = block.fisher.row(block.kept[i]);
+        T* to = a + i * stride;
+        if (block.n == block.size)
+            for (Index j = 0; j < i; ++j) to[j] = scale[i] * from[j] * scale[j];
+        else
+            for (Index j = 0; j < i; ++j) to[j] = scale[i] * from[block.kept[j]] * scale[j];
+        to[i] = T(1);
+    }
+    for (Index i = block.n; i < round_up(block.n, tile_rows); ++i)
+        for (Index j = 0; j < stride; ++j) a[i * stride + j] = T(0);
+}
+
 /// Leaves L of A = LᵀL in w.a and λ in `used`. Where A does not factor, λ grows until it does; false when it never
 /// can, because F_KK is not finite.
 template <class T>
-inline bool factor_kept(const Block<T>& block, double damping, const Workspace& w) {
+inline bool factor_kept(const Block<T>& block, double damping, const Workspace<double>& w) {
     while (__builtin_isfinite(damping)) {
         gather(block, damping, w.a, w.stride);
         double largest = 0.0, mean = 0.0;

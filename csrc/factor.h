@@ -1,4 +1,4 @@
-// Cholesky from the last row up, A = LᵀL with L lower triangular, and what follows from it, in float64.
+// Cholesky from the last row up, A = LᵀL with L lower triangular, and what follows from it, in either precision.
 //
 // This order, unlike A = LLᵀ, only ever combines rows with rows, so every step is the AᵀB tile of tiles.h.
 // Each step costs n³/3 operations. Matrices have `stride` numbers a row, and rows padded to whole tiles.
@@ -8,12 +8,13 @@
 namespace secateur::SECATEUR_VARIANT {
 
 /// The corner's own factor, in place. False when a pivot is not above `limit`, or not finite.
-inline bool factor_corner(double* a, Index stride, Index rows, double limit) {
+template <class T>
+inline bool factor_corner(T* a, Index stride, Index rows, T limit) {
     for (Index p = rows - 1; p >= 0; --p) {
-        double* pivot_row = a + p * stride;
-        const double pivot = pivot_row[p];
+        T* pivot_row = a + p * stride;
+        const T pivot = pivot_row[p];
         if (!(pivot > limit) || !__builtin_isfinite(pivot)) return false;
-        const double root = __builtin_sqrt(pivot);
+        const T root = static_cast<T>(__builtin_sqrt(pivot));
         for (Index c = 0; c < p; ++c) pivot_row[c] /= root;
         pivot_row[p] = root;
         for (Index r = 0; r < p; ++r)
@@ -23,43 +24,46 @@ inline bool factor_corner(double* a, Index stride, Index rows, double limit) {
 }
 
 /// L of A = LᵀL over the lower triangle of A. False when a pivot fails; padding rows must be zero.
-inline bool factor(double* a, Index n, Index stride, double limit) {
+template <class T>
+inline bool factor(T* a, Index n, Index stride, T limit) {
     for (Index top = round_up(n, tile_rows) - tile_rows; top >= 0; top -= tile_rows) {
         const Index rows = smaller(tile_rows, n - top), depth = n - top - rows;
-        const double* below = a + (top + rows) * stride;
-        double* panel = a + top * stride;
-        for_tiles<double>(top, top + tile_rows, [&](Index j, auto width) {
-            Tile<double, decltype(width)::value> tile;
+        const T* below = a + (top + rows) * stride;
+        T* panel = a + top * stride;
+        for_tiles<T>(top, top + tile_rows, [&](Index j, auto width) {
+            Tile<T, decltype(width)::value> tile;
             tile.product(depth, below + top, stride, below + j, stride);
             tile.subtract_from(panel + j, stride);
             tile.store(panel + j, stride);
         });
         if (!factor_corner(panel + top, stride, rows, limit)) return false;
-        Corner corner;
+        Corner<T> corner;
         corner.load(panel + top, stride, rows);
-        for_tiles<double>(0, top, [&](Index j, auto width) {
-            Tile<double, decltype(width)::value> tile;
+        for_tiles<T>(0, top, [&](Index j, auto width) {
+            Tile<T, decltype(width)::value> tile;
             tile.product(depth, below + top, stride, below + j, stride);
             tile.subtract_from(panel + j, stride);
             tile.solve(corner);
             tile.store(panel + j, stride);
         });
+        if (Simd<T>::lanes > tile_rows) corner.store(panel + top, stride, rows);    // the last tile ran over it
     }
     return true;
 }
 
 /// N = L⁻ᵀ, upper triangular with zeros below, so that A⁻¹ = NᵀN.
-inline void invert_transposed(const double* l, Index n, Index stride, double* out) {
+template <class T>
+inline void invert_transposed(const T* l, Index n, Index stride, T* out) {
     for (Index top = round_up(n, tile_rows) - tile_rows; top >= 0; top -= tile_rows) {
         const Index rows = smaller(tile_rows, n - top), bottom = top + rows;
         for (Index r = top; r < top + tile_rows; ++r)
-            for (Index c = 0; c < stride; ++c) out[r * stride + c] = c == r ? 1.0 : 0.0;
-        Corner corner;
+            for (Index c = 0; c < stride; ++c) out[r * stride + c] = c == r ? T(1) : T(0);
+        Corner<T> corner;
         corner.load(l + top * stride + top, stride, rows);
-        for_tiles<double>(top, n, [&](Index j, auto width) {
+        for_tiles<T>(top, n, [&](Index j, auto width) {
             constexpr int vectors = decltype(width)::value;
-            const Index depth = smaller(n, j + vectors * Simd<double>::lanes) - bottom;    // N is zero further down
-            Tile<double, vectors> tile;
+            const Index depth = smaller(n, j + vectors * Simd<T>::lanes) - bottom;    // N is zero further down
+            Tile<T, vectors> tile;
             tile.product(depth, l + bottom * stride + top, stride, out + bottom * stride + j, stride);
             tile.subtract_from(out + top * stride + j, stride);    // the identity until here
             tile.solve(corner);
@@ -69,22 +73,35 @@ inline void invert_transposed(const double* l, Index n, Index stride, double* ou
 }
 
 /// H = NᵀN, lower triangle, for the N of invert_transposed.
-inline void square_upper(const double* upper, Index n, Index stride, double* h) {
+template <class T>
+inline void square_upper(const T* upper, Index n, Index stride, T* h) {
     for (Index top = 0; top < n; top += tile_rows)
-        for_tiles<double>(0, smaller(n, top + tile_rows), [&](Index j, auto width) {
+        for_tiles<T>(0, smaller(n, top + tile_rows), [&](Index j, auto width) {
             constexpr int vectors = decltype(width)::value;
-            const Index depth = smaller(n, smaller(top + tile_rows, j + vectors * Simd<double>::lanes));
-            Tile<double, vectors> tile;
+            const Index depth = smaller(n, smaller(top + tile_rows, j + vectors * Simd<T>::lanes));
+            Tile<T, vectors> tile;
             tile.product(depth, upper + top, stride, upper + j, stride);
             tile.store(h + top * stride + j, stride);
         });
 }
 
+/// diag(NᵀN).
+template <class T>
+inline void square_sums(const T* upper, Index n, Index stride, T* sums) {
+    for (Index i = 0; i < n; ++i) sums[i] = T(0);
+    for (Index p = 0; p < n; ++p) {
+        const T* row = upper + p * stride;
+#pragma omp simd
+        for (Index i = p; i < n; ++i) sums[i] += row[i] * row[i];
+    }
+}
+
 /// H -= UᵀU, lower triangle, for `depth` rows of U.
-inline void downdate(double* h, Index n, Index stride, const double* u, Index depth) {
+template <class T>
+inline void downdate(T* h, Index n, Index stride, const T* u, Index depth) {
     for (Index top = 0; top < n; top += tile_rows)
-        for_tiles<double>(0, smaller(n, top + tile_rows), [&](Index j, auto width) {
-            Tile<double, decltype(width)::value> tile;
+        for_tiles<T>(0, smaller(n, top + tile_rows), [&](Index j, auto width) {
+            Tile<T, decltype(width)::value> tile;
             tile.product(depth, u + top, stride, u + j, stride);
             tile.subtract_from(h + top * stride + j, stride);
             tile.store(h + top * stride + j, stride);

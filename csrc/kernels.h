@@ -4,7 +4,8 @@
 // order and on any thread with the same result. Arrays are row-major and contiguous, and outputs never alias inputs.
 // Of a Fisher block only the lower triangle is read or written. It is stored square, (size, size), or packed: its rows
 // of 1, 2, … size numbers one after the other. K stands for the kept entries of a block, D for the dropped ones, and
-// A = F_KK + λI. Arithmetic is float64, except in `accumulate`, which adds in float32.
+// A = F_KK + λI. Arithmetic is float64, except in `accumulate`, which adds in float32, and in `cap_scores` of float32
+// numbers, where a block that is well conditioned is scored in float32.
 #pragma once
 #include <cstddef>
 #include <cstdint>

@@ -24,8 +24,6 @@ struct Simd {
     static SECATEUR_INLINE void store(T* to, Vector v) { *reinterpret_cast<Unaligned*>(to) = v; }
 };
 
-static_assert(tile_rows % Simd<double>::lanes == 0, "a block of rows must be whole vectors of columns");
-
 SECATEUR_INLINE Index smaller(Index a, Index b) { return a < b ? a : b; }
 SECATEUR_INLINE Index round_up(Index n, Index multiple) { return (n + multiple - 1) / multiple * multiple; }
 
@@ -39,15 +37,21 @@ struct Triangle {
 };
 
 /// The lower triangle of one tile_rows × tile_rows block of L, with zeros past row `rows`.
+template <class T>
 struct Corner {
-    double lower[tile_rows][tile_rows];
-    double reciprocal[tile_rows];    // 1 / L_pp
+    T lower[tile_rows][tile_rows];
+    T reciprocal[tile_rows];    // 1 / L_pp
 
-    void load(const double* l, Index stride, Index rows) {
+    void load(const T* l, Index stride, Index rows) {
         for (Index p = 0; p < tile_rows; ++p) {
-            for (Index c = 0; c < tile_rows; ++c) lower[p][c] = p < rows && c <= p ? l[p * stride + c] : 0.0;
-            reciprocal[p] = p < rows ? 1.0 / lower[p][p] : 0.0;
+            for (Index c = 0; c < tile_rows; ++c) lower[p][c] = p < rows && c <= p ? l[p * stride + c] : T(0);
+            reciprocal[p] = p < rows ? T(1) / lower[p][p] : T(0);
         }
+    }
+
+    void store(T* l, Index stride, Index rows) const {
+        for (Index p = 0; p < rows; ++p)
+            for (Index c = 0; c <= p; ++c) l[p * stride + c] = lower[p][c];
     }
 };
 
@@ -82,7 +86,7 @@ struct Tile {
     }
 
     /// X with LᵀX = tile, for the corner L.
-    SECATEUR_INLINE void solve(const Corner& corner) {
+    SECATEUR_INLINE void solve(const Corner<T>& corner) {
 #pragma GCC unroll 16
         for (int p = tile_rows - 1; p >= 0; --p) {
 #pragma GCC unroll 4
