@@ -1,4 +1,4 @@
-"""Some layers 2:4, some 1:8, some half zeros, the others dense, from one table; then every group is counted in the file.
+"""Some layers 2:4, some 1:8, some half zeros, the others dense, by one table; then the groups are counted in the file.
 
 python examples/mixed_table.py --samples 128
 """

@@ -46,13 +46,11 @@ def groups_for(
     if allocation not in ALLOCATIONS and not isinstance(wanted, dict):
         raise InputError(f"There is no allocation {allocation!r}; choose {' or '.join(ALLOCATIONS)}, or give a table.")
     shares = _shares(weights, wanted)
-    reasons = {n: why_not(s, weights[n].channels) if isinstance(s, NM) else "" for n, s in shares.items()}
-    for pattern in dict.fromkeys(share for share in shares.values() if isinstance(share, NM)):
-        _check_taken(pattern, {name: reasons[name] for name, share in shares.items() if share == pattern})
-    able = tuple(name for name in weights if not reasons[name])
+    reasons = _reasons(weights, shares)
+    able = tuple(name for name in weights if name not in reasons)
     together = [able] if allocation == "global" and not isinstance(wanted, dict) else [(name,) for name in able]
     groups = [Group(names, *_goal(shares[names[0]], [keep[n] for n in names])) for names in together]
-    return groups + [Group((n,), int((~keep[n]).sum()), reason=reason) for n, reason in reasons.items() if reason]
+    return groups + [Group((name,), int((~keep[name]).sum()), reason=reason) for name, reason in reasons.items()]
 
 
 def patterns_of(groups: Iterable[Group]) -> dict[str, NM]:
@@ -79,13 +77,19 @@ def _shares(names: Iterable[str], wanted: Wanted) -> dict[str, Share]:
     return {name: next((wanted[p] for p, matches in rows.items() if name in matches), 0.0) for name in names}
 
 
-def _check_taken(pattern: NM, reasons: Mapping[str, str]) -> None:
-    if all(reasons.values()):
-        first, others = next(iter(reasons)), len(reasons) - 1
-        raise InputError(
-            f"No layer can take the pattern {pattern}. {first} cannot because {reasons[first]}"
-            f"{f', and so with {others} more' * (others > 0)}; choose other layers or another pattern."
-        )
+def _reasons(weights: Mapping[str, PrunableWeight], shares: Mapping[str, Share]) -> dict[str, str]:
+    """{layer: why it cannot take the pattern it is asked for}."""
+    reasons: dict[str, str] = {}
+    for pattern in dict.fromkeys(share for share in shares.values() if isinstance(share, NM)):
+        asked = [name for name, share in shares.items() if share == pattern]
+        unable = {name: reason for name in asked if (reason := why_not(pattern, weights[name].channels))}
+        if len(unable) == len(asked):
+            raise InputError(
+                f"No layer can take the pattern {pattern}. {asked[0]} cannot because {unable[asked[0]]}"
+                f"{f', and so with {len(asked) - 1} more' * (len(asked) > 1)}; choose other layers or another pattern."
+            )
+        reasons |= unable
+    return reasons
 
 
 def _goal(share: Share, keep: Sequence[Tensor]) -> tuple[int, NM | None]:
