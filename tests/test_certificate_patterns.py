@@ -134,6 +134,14 @@ def test_a_pattern_of_what_has_no_input_channels_cannot_be(tmp_path):
     assert "norm.bias cannot be 2:4: it has no input channels." in inspect(tmp_path / "run").problems
 
 
+def test_a_pattern_of_a_weight_without_entries_holds(tmp_path):
+    model = torch.nn.Sequential(torch.nn.Linear(4, 2))
+    model.empty = torch.nn.Parameter(torch.zeros(3, 0))
+    save(model, {"empty": torch.ones(3, 0, dtype=torch.bool)}, tmp_path / "run")
+    edit_manifest(tmp_path / "run", lambda m: row(m, "empty").update(pattern="2:4") or m.update(pattern="2:4"))
+    assert inspect(tmp_path / "run").ok and inspect(tmp_path / "run").groups == {"2:4": {"groups": 0, "held": 0}}
+
+
 def test_a_manifest_without_patterns_of_layers_is_read_as_unstructured(run):
     def forget(manifest):
         manifest["pattern"] = "unstructured"

@@ -139,7 +139,7 @@ def compare(
     def curvature_of(solver: Solver) -> Curvature | None:
         return None if solver.statistic is None else curvatures[solver.statistic]
 
-    @functools.lru_cache(maxsize=len(kinds))  # one method's at a time; an allocation changes nothing in them
+    @functools.lru_cache(maxsize=len(kinds))  # one method's, for all patterns; an allocation changes nothing in them
     def scored(solver: Solver, patterns: tuple[tuple[str, NM], ...]) -> tuple[dict[str, Tensor], float]:
         start = time.perf_counter()
         return score(weights, keep, solver, curvature_of(solver), dict(patterns), track), time.perf_counter() - start

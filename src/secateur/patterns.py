@@ -58,12 +58,11 @@ def read_pattern(text: str, where: str = "") -> NM:
     keep, of = int(found[1]), int(found[2])
     if 0 < keep < of:
         return NM(keep, of)
-    hint = (
-        f"; did you mean {of}:{keep}?" if 0 < of < keep
-        else "; for no zeros at all ask for 0." if keep
-        else "; for nothing but zeros ask for 1."
-    )  # fmt: skip
-    raise InputError(f"The pattern {keep}:{of}{where} must keep at least one of a group and not all of it{hint}")
+    if 0 < of < keep:
+        hint = f"did you mean {of}:{keep}?"
+    else:
+        hint = "for no zeros at all ask for 0." if keep else "for nothing but zeros ask for 1."
+    raise InputError(f"The pattern {keep}:{of}{where} must keep at least one of a group and not all of it; {hint}")
 
 
 def why_not(pattern: NM, channels: int) -> str:
@@ -73,7 +72,8 @@ def why_not(pattern: NM, channels: int) -> str:
 
 def kept_by_group(kept: Tensor, pattern: NM) -> Tensor:
     """(out, …, groups): how many each group keeps, of a mask in its weight's own shape (out, in, …) or as a matrix."""
-    return kept.movedim(1, -1).unflatten(-1, (-1, pattern.of)).sum(-1)
+    last = kept.movedim(1, -1)
+    return last.unflatten(-1, (last.shape[-1] // pattern.of, pattern.of)).sum(-1)
 
 
 def zeros_within(keep: Tensor, pattern: NM) -> int:

@@ -110,9 +110,9 @@ def prune_(
             curvature needs none.
         method: one of `secateur.solvers.METHODS`, such as "cap", or a solver with options such as
             `CAP(block=128, damping=1e-3)`.
-        sparsity: the fraction of the chosen weights that end as zeros; or "2:4", at most 2 of 4 neighbours that are
-            not zero, for any N:M; or a table {layer pattern: fraction or N:M}. Layers that cannot take a pattern stay
-            as they are; `left_out` of the result says why.
+        sparsity: the fraction of the chosen weights that end as zeros; or any N:M, such as "2:4", of whose M
+            neighbouring input channels at most N are not zero; or a table {layer pattern: fraction or N:M}. Layers
+            that cannot take N:M stay as they are, and `left_out` of the result says why.
         layers: patterns of weight names; see `select_layers`. By default all but the stem, depthwise and classifier.
         allocation: "global" (one threshold for all layers) or "uniform" (the same sparsity in each).
         loss: of (outputs, targets); cross-entropy by default, or the model's own where batches are mappings.
