@@ -281,7 +281,15 @@ def test_a_pattern_is_a_series_of_its_own_at_the_sparsity_it_has(tmp_path):
     rows = [row for group in result_table(gather(patterned()), 93.4) for row in group]
     asked = [row["sparsity"] for row in rows if row["series"].label.startswith("CAP (global")]
     assert sorted(asked)[:3] == ["1:4", "2:4", "4:8"] and len(asked) == len(SPARSITIES) + 3
-    save_curve(patterned(), tmp_path / "curve.svg")
+
+
+def test_the_picture_has_patterns_only_where_there_are_no_lines(tmp_path):
+    given = patterned()
+    alone = {**given, "rows": [row for row in given["rows"] if isinstance(row["asked"], str)]}
+    for name, shown in {"mixed": given, "lines": results(layers=4), "alone": alone}.items():
+        save_curve(shown, tmp_path / f"{name}.svg")
+    assert (tmp_path / "mixed.svg").read_bytes() == (tmp_path / "lines.svg").read_bytes()
+    assert "<!-- CAP (global, 1:4) -->" in (tmp_path / "alone.svg").read_text()
 
 
 def test_points_of_patterns_have_labels_only_where_no_lines_are():
