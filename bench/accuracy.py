@@ -10,7 +10,7 @@ import torch
 
 import secateur
 from secateur import Resources
-from secateur.allocate import allocate, groups_for
+from secateur.allocate import Group, allocate
 from secateur.comparison import compare, contender
 from secateur.curvature import collect
 from secateur.fisher import to_blocks
@@ -76,8 +76,8 @@ def damping_of(curvature) -> float:
 
 
 def masks(scores) -> list[dict]:
-    sizes = {name: score.numel() for name, score in scores.items()}
-    return [allocate(scores, groups_for(sizes, sparsity)) for sparsity in SPARSITIES]
+    total = sum(score.numel() for score in scores.values())
+    return [allocate(scores, [Group(tuple(scores), round(sparsity * total))]) for sparsity in SPARSITIES]
 
 
 def objective(keep, blocks, curvature) -> float:

@@ -25,9 +25,9 @@ class Twice(nn.Module):
 class Tied(nn.Module):
     """Two modules, one weight; `lost` uses it a third time, for nothing."""
 
-    def __init__(self, lost=False):
+    def __init__(self, lost=False, width=4):
         super().__init__()
-        self.first, self.second, self.lost = nn.Linear(4, 4), nn.Linear(4, 4), lost
+        self.first, self.second, self.lost = nn.Linear(width, width), nn.Linear(width, width), lost
         self.second.weight = self.first.weight
 
     def forward(self, x):
@@ -161,6 +161,20 @@ ALONE = {  # what hooks cannot take apart
 }
 CASES = HOOKED | ALONE
 
+KINDS = {  # what can be pruned to a pattern: the first weight of each has groups of 4 and of 8
+    "linear": Case(lambda: nn.Linear(24, 3), (24,)),
+    "odd sizes": Case(lambda: nn.Sequential(nn.Linear(8, 13), nn.Tanh(), nn.Linear(13, 7), nn.Linear(7, 3)), (8,)),
+    "layers that cannot take it": Case(
+        lambda: nn.Sequential(nn.Linear(16, 6), nn.Tanh(), nn.Linear(6, 4), nn.Linear(4, 3)), (16,)
+    ),
+    "conv1d": Case(lambda: after(nn.Conv1d(8, 5, 3)), (8, 7)),
+    "conv2d 3×3": Case(lambda: after(nn.Conv2d(8, 4, 3), nn.Conv2d(4, 5, 2)), (8, 5, 4)),
+    "conv2d 1×1": Case(lambda: after(nn.Conv2d(16, 5, 1)), (16, 2, 3)),
+    "conv2d, groups": Case(lambda: after(nn.Conv2d(16, 6, (1, 3), groups=2)), (16, 2, 4)),
+    "with batch normalisation": Case(lambda: after(nn.Conv2d(8, 4, 1), nn.BatchNorm2d(4)), (8, 3, 3)),
+    "tied weights": Case(lambda: Tied(width=8), (8,)),
+}
+
 TIMM = {  # name: arguments, image size
     "vit_tiny_patch16_224": ({"img_size": 16, "patch_size": 8, "embed_dim": 16, "depth": 2, "num_heads": 2}, 16),
     "convnext_atto": ({"depths": [1, 1, 1, 1], "dims": [4, 8, 12, 16]}, 32),
@@ -181,6 +195,16 @@ def example(name, samples=5, dtype=torch.float64, seed=0):
     with torch.no_grad():
         model(inputs)  # lazy layers take their size
     return model.to(dtype), (inputs.to(dtype), labels(samples))
+
+
+def kind_example(name, samples=6):
+    """(model, (inputs, labels)) of a row of `KINDS`, in float32."""
+    case = KINDS[name]
+    torch.manual_seed(0)
+    inputs, model = torch.randn(samples, *case.shape), case.make()
+    with torch.no_grad():
+        model.train()(inputs)  # lazy layers take their size, batch normalisation its statistics
+    return model.eval(), (inputs, labels(samples))
 
 
 def timm_example(name, samples=3, dtype=torch.float64):

@@ -116,6 +116,7 @@ def test_kept_weights_that_are_zero_are_counted_apart(tmp_path):
         "zeros": int((~mask).sum()) + 1,
         "total": mask.numel(),
         "kept_zeros": 1,
+        "pattern": "unstructured",
     }
 
 

@@ -8,10 +8,11 @@ from torch import nn
 
 from secateur import CAP, MFAC, OBD, GrW, InputError, NumericsError, WoodFisher, compare, contender, prune_
 from secateur.comparison import Contender
+from secateur.patterns import NM
 
 CONTENDERS = ["magnitude", "magnitude:uniform", "woodfisher:block=1", "cap:block=6", "cap:uniform:block=6", "cap"]
 CONTENDERS += ["grw", "obd", "mfac:gradients=7", "fast_cap"]
-SPARSITIES = [0.9, 0.0, 0.5, 1.0, {"re:^[36]": 0.7}]
+SPARSITIES = [0.9, 0.0, 0.5, 1.0, {"re:^[36]": 0.7}, NM(1, 3), {"3": 0.3, "6": NM(1, 2)}]
 
 
 class Model(nn.Sequential):
@@ -140,6 +141,18 @@ def test_each_method_scores_once_for_its_allocations_and_sparsities():
     assert steps.count("cap weights") == 4 and steps.count("gradients") == 1
 
 
+def test_only_a_greedy_method_scores_again_for_a_pattern():
+    steps = []
+
+    def track(iterable, description, total=None):
+        steps.append(description)
+        return iterable
+
+    contenders = ["cap:block=6", "cap:uniform:block=6", "woodfisher", "woodfisher:uniform"]
+    list(rows_of(Model(), contenders, [0.3, "1:3", 0.6, "1:2", "1:3"], track=track))
+    assert [s for s in steps if "scores" in s] == ["cap scores"] * 3 + ["woodfisher scores"]
+
+
 def test_a_generator_of_batches_is_gone_through_once():
     from_list, from_generator = Model(), Model()
     for a, b in zip(rows_of(from_list), rows_of(from_generator, batches=(b for b in images())), strict=True):
@@ -252,6 +265,8 @@ def explode():
     [
         (InputError, "The sparsity 75 is no fraction", {"sparsities": [0.5, 75]}),
         (InputError, "matches no layer", {"layers": "nowhere"}),
+        (InputError, "No layer can take the pattern 2:8", {"sparsities": [0.5, "2:8"]}),
+        (InputError, "cap needs blocks of whole groups", {"contenders": ["cap:block=8"], "sparsities": ["1:3"]}),
         (InputError, "samples_per_gradient is 0; give a whole number", {"samples_per_gradient": 0}),
         (InputError, "no allocation 'here'", {"contenders": [Contender(CAP(), "here", "cap:here")]}),
         (

@@ -23,6 +23,11 @@ CASES = {  # the flags, and a pattern of what must be printed
         "--samples 4 --block 16",
         r"blocks.0.attn.qkv.weight +60.0% .*blocks.5.mlp.fc2.weight +90.0% .*all of them +80.0% +80.0%",
     ),
+    "mixed_table.py": (
+        "--samples 4 --block 16 --out {folder}/mixed",
+        r"0.attn.qkv.weight +50.0%  2:4.*0.mlp.fc2.weight +0.0%  unstr.*5.mlp.fc2.weight +50.0%  unstr"
+        r".*2:4 held in 24,576 of 24,576 groups\n1:8 held in 16,384 of 16,384 groups\n$",
+    ),
     "open_in_timm.py": ("--samples 2", r"589,824 zeros; outputs bit-identical on 2 images: True\n"),
 }
 

@@ -8,7 +8,8 @@ import pytest
 
 from secateur.errors import InputError
 from secateur.report import read_results, save_curve, write_report
-from secateur.report.charts import cut_below, nice_ticks, spread_labels
+from secateur.report.charts import accuracy_chart, cut_below, nice_ticks, spread_labels
+from secateur.report.page import result_table
 from secateur.report.results import Value, gather
 
 SPARSITIES = (0.5, 0.75, 0.85, 0.9, 0.95, 0.97)
@@ -196,6 +197,7 @@ def test_sparse_and_odd_results_still_make_a_page_and_a_picture(tmp_path, rows):
         ({"rows": [3]}, r"rows\[0\] should be of type dict"),
         ({"rows": [{**ROW, "top1": "93"}]}, r"rows\[0\]\.top1 should be of type number"),
         ({"rows": [{**ROW, "sparsity": 50}]}, r"rows\[0\]\.sparsity should be of type fraction"),
+        ({"rows": [{**ROW, "asked": {"*": "2:4"}}]}, r"rows\[0\]\.asked should be of type int or float or str"),
         ({"rows": [{**ROW, "checkpoint": 3}]}, r"rows\[0\]\.checkpoint should be of type str"),
         ({"rows": [{**ROW, "layers": [{"name": "a", "zeros": 1}]}]}, r"rows\[0\]\.layers\[0\]\.total should be"),
     ],
@@ -258,6 +260,50 @@ def test_contenders_that_differ_in_an_option_are_series_of_their_own():
     labels = [s.label for s in gather({**results(), "rows": rows})]
     assert len(labels) == len(set(labels)) == 2 * len(gather(results()))
     assert all("block=" in label and "damping" not in label for label in labels)
+
+
+def patterned():
+    """Every row of `results` at half and at three quarters, asked for as N:M too."""
+    given = results(layers=4)
+    patterns = {0.5: ("2:4", "4:8"), 0.75: ("1:4",)}
+    rows = [{**row, "asked": row["sparsity"]} for row in given["rows"]]
+    rows += [{**row, "asked": nm, "top1": row["top1"] - 1} for row in rows for nm in patterns.get(row["sparsity"], ())]
+    return {**given, "rows": rows}
+
+
+def test_a_pattern_is_a_series_of_its_own_at_the_sparsity_it_has(tmp_path):
+    series = {s.label: s for s in gather(patterned())}
+    assert len(series) == 4 * len(TOP1) and {"WoodFisher", "WoodFisher (2:4)", "CAP (uniform, 1:4)"} < set(series)
+    assert [point.sparsity for point in series["CAP (global, 1:4)"].points] == [0.75]
+    assert all(len(point.rows) == 2 for s in series.values() for point in s.points)
+    page = Reader(page_of(patterned(), tmp_path))
+    assert all(text in page.text for text in ("CAP (global, 2:4)", "Magnitude (4:8)", "2:4"))
+    rows = [row for group in result_table(gather(patterned()), 93.4) for row in group]
+    asked = [row["sparsity"] for row in rows if row["series"].label.startswith("CAP (global")]
+    assert sorted(asked)[:3] == ["1:4", "2:4", "4:8"] and len(asked) == len(SPARSITIES) + 3
+
+
+def test_the_picture_has_patterns_only_where_there_are_no_lines(tmp_path):
+    given = patterned()
+    alone = {**given, "rows": [row for row in given["rows"] if isinstance(row["asked"], str)]}
+    for name, shown in {"mixed": given, "lines": results(layers=4), "alone": alone}.items():
+        save_curve(shown, tmp_path / f"{name}.svg")
+    assert (tmp_path / "mixed.svg").read_bytes() == (tmp_path / "lines.svg").read_bytes()
+    assert "<!-- CAP (global, 1:4) -->" in (tmp_path / "alone.svg").read_text()
+
+
+def test_points_of_patterns_have_labels_only_where_no_lines_are():
+    series = gather(patterned())
+    labelled = [n.series.pattern for n in accuracy_chart(series, 93.4, 1040, 430).lines if n.label_y is not None]
+    assert labelled == [""] * len(TOP1)
+    alone = [s for s in series if s.pattern == "2:4"]
+    chart = accuracy_chart(alone, 93.4, 1040, 430)
+    assert all(line.label_y is not None for line in chart.lines) and len(chart.lines) == len(TOP1)
+
+
+def test_names_of_patterns_are_untrusted_too(tmp_path):
+    page = Reader(page_of(poison(patterned()), tmp_path))
+    assert "script" not in page.tags and "alert(1)" in page.text
 
 
 def test_values_that_are_all_equal_have_no_whisker(tmp_path):

@@ -1,7 +1,8 @@
 """The certificate of a run directory: the zeros are counted again, from the files, without building the model.
 
-Weights, masks and manifest are three accounts of the same zeros; any difference between them, a file that is damaged or
-not the one that was saved, and a weight that is not a number, is a problem. Time: one reading of every file.
+Weights, masks and manifest are three accounts of the same zeros; any difference between them, a group that breaks its
+N:M pattern, a file that is damaged or not the one that was saved, and a weight that is not a number, is a problem.
+Time: one reading of every file.
 """
 
 from collections.abc import Callable, Iterator
@@ -14,6 +15,7 @@ import torch
 from .checkpoint import FLOATS, load_masks
 from .errors import InputError
 from .manifest import FILES, MANIFEST, MASKS, MODEL, is_sealed, read_manifest
+from .patterns import UNSTRUCTURED, kept_by_group, place_of, read_pattern, summary, why_not
 from .tensor_files import describe_file, read_tensors
 
 Read = TypeVar("Read")
@@ -27,6 +29,7 @@ class Certificate:
     total: int
     sparsity: float
     pattern: str
+    groups: dict[str, dict[str, int]]  # N:M pattern → its groups, and how many of them hold it
     ok: bool
     layers: list[dict[str, Any]]
     problems: list[str]
@@ -94,7 +97,11 @@ def _certify(folder: Path) -> Certificate:
     if weights is not None:
         names = dict.fromkeys((*(masks or ()), *(layer["name"] for layer in manifest.get("layers", ()))))
         counted = {name for name in names if name in weights and weights[name].dtype in FLOATS}
-        layers = [_count(name, weights[name]) for name in names if name in counted]
+        recorded = {row["name"]: row for row in manifest.get("layers", ())}
+        for name in (name for name in names if name in counted):
+            held, found = _held(name, weights[name], (masks or {}).get(name), recorded.get(name, {}))
+            layers.append(_count(name, weights[name]) | held)
+            problems += found
         problems += [
             f"{name}: {MODEL} has no floating-point weight of this name." for name in names if name not in counted
         ]
@@ -104,7 +111,8 @@ def _certify(folder: Path) -> Certificate:
     problems += _count_problems(manifest, layers, zeros, total) if manifest else []
     problems = list(dict.fromkeys(problems))
     pattern = str(manifest.get("pattern", "unknown"))[:40]
-    return Certificate(zeros, total, zeros / total if total else 0.0, pattern, not problems, layers, problems)
+    sparsity = zeros / total if total else 0.0
+    return Certificate(zeros, total, sparsity, pattern, _by_pattern(layers), not problems, layers, problems)
 
 
 def _file_problems(path: Path, recorded: dict[str, Any]) -> Iterator[str]:
@@ -122,6 +130,44 @@ def _file_problems(path: Path, recorded: dict[str, Any]) -> Iterator[str]:
 def _count(name: str, weight: torch.Tensor) -> dict[str, Any]:
     """One row of the certificate."""
     return {"name": name, "zeros": int((weight == 0).sum()), "total": weight.numel()}
+
+
+def _held(
+    name: str, weight: torch.Tensor, mask: torch.Tensor | None, recorded: dict[str, Any]
+) -> tuple[dict[str, Any], list[str]]:
+    """What a row says of the layer's pattern, and what speaks against it: every group counted, in weight and mask."""
+    text = recorded.get("pattern", UNSTRUCTURED)[:40]
+    row = {"pattern": text, "groups": None, "held": None, "left_out": recorded.get("left_out")}
+    if text == UNSTRUCTURED:
+        return row, []
+    try:
+        pattern = read_pattern(text)
+    except InputError:
+        return row, [f"{name}: the pattern {text!r} is none that can be checked."]
+    reason = why_not(pattern, weight.shape[1]) if weight.dim() > 1 else "it has no input channels"
+    if reason:
+        return row, [f"{name} cannot be {pattern}: {reason}."]
+    kept = kept_by_group(weight != 0, pattern)
+    if mask is not None and mask.shape == weight.shape:
+        kept = kept.maximum(kept_by_group(mask, pattern))
+    row |= {"groups": kept.numel(), "held": int((kept <= pattern.keep).sum())}
+    if row["held"] == row["groups"]:
+        return row, []
+    first = (kept > pattern.keep).nonzero()[0]
+    return row, [
+        f"{name}: {row['groups'] - row['held']} of {row['groups']} groups break {pattern}, the first at"
+        f" {place_of(first, pattern)}, where {int(kept[tuple(first)])} weights are kept."
+    ]
+
+
+def _by_pattern(layers: list[dict[str, Any]]) -> dict[str, dict[str, int]]:
+    """{pattern: its groups in all layers, and how many of them hold it}."""
+    sums: dict[str, dict[str, int]] = {}
+    for layer in (layer for layer in layers if layer["groups"] is not None):
+        found = sums.setdefault(layer["pattern"], {"groups": 0, "held": 0})
+        for key in found:
+            found[key] += layer[key]
+    return sums
 
 
 def _value_problems(name: str, weight: torch.Tensor) -> Iterator[str]:
@@ -151,7 +197,7 @@ def _count_problems(manifest: dict[str, Any], layers: list[dict], zeros: int, to
     recorded = {row["name"]: (row["zeros"], row["total"]) for row in manifest["layers"]}
     if len(recorded) != len(manifest["layers"]):
         yield f"{MANIFEST} lists a layer twice."
-    for name, *counted in (layer.values() for layer in layers):
+    for name, *counted in ((layer["name"], layer["zeros"], layer["total"]) for layer in layers):
         if name not in recorded:
             yield f"{name}: {MANIFEST} does not list this layer, {MASKS} does."
         elif tuple(counted) != recorded[name]:
@@ -160,8 +206,8 @@ def _count_problems(manifest: dict[str, Any], layers: list[dict], zeros: int, to
         yield f"{_of(zeros, total)} weights are zero, {MANIFEST} says {_of(manifest['zeros'], manifest['total'])}."
     if manifest.get("sparsity") != (zeros / total if total else 0.0):
         yield f"The sparsity is {zeros / max(total, 1)}, {MANIFEST} says {manifest.get('sparsity')!r:.40}."
-    if manifest.get("pattern") != "unstructured":
-        yield f"The pattern {manifest.get('pattern')!r:.40} is none that can be checked."
+    if manifest.get("pattern") != summary(layers):
+        yield f"The pattern is {summary(layers)}, {MANIFEST} says {manifest.get('pattern')!r:.40}."
 
 
 def _of(zeros: int, total: int) -> str:

@@ -21,6 +21,7 @@ from .errors import InputError, nearest
 from .files import check_output, new_folder
 from .manifest import FILES, FORMAT, MANIFEST, MASKS, MODEL, is_sealed, read_manifest, write_manifest
 from .models import check_fits
+from .patterns import NM, UNSTRUCTURED, kept_by_group, summary
 from .strict_json import json_bytes
 from .tensor_files import describe_file, pack_mask, read_metadata, read_tensors, unpack_mask, write_tensors
 from .timm_config import build, model_name, write_config
@@ -30,7 +31,7 @@ Masks = Mapping[str, torch.Tensor]
 
 
 class Pruned(Protocol):
-    """A result of pruning, which knows its masks."""
+    """A result of pruning, which knows its masks, and maybe its `patterns` and `left_out` layers."""
 
     @property
     def masks(self) -> Masks: ...
@@ -47,7 +48,7 @@ def save(
 
     Args:
         masks: weight name → boolean tensor of the weight's shape, True where kept; or an object with such `.masks`,
-            whose `.manifest()`, if there is one, joins `manifest`.
+            whose `.manifest()`, `.patterns` and `.left_out`, if there are any, go into the manifest too.
         manifest: how the model was made (method, options, data, seed, ...); kept under "run" in secateur.json.
         overwrite: replace a folder that secateur wrote.
     Raises:
@@ -64,7 +65,8 @@ def save(
     kept: Masks = masks if isinstance(masks, Mapping) else masks.masks
     kept = {name: mask.detach().cpu() for name, mask in kept.items()}
     state = _separate(model)
-    layers = [_layer(name, mask, state) for name, mask in kept.items()]
+    patterns, left_out = getattr(masks, "patterns", {}), getattr(masks, "left_out", {})
+    layers = [_layer(n, mask, state) | _pattern(n, mask, patterns, left_out) for n, mask in kept.items()]
     json_bytes(run)  # refuses what JSON cannot say before anything is written
     needed = sum(t.numel() * t.element_size() for t in state.values()) + sum(m.numel() // 8 for m in kept.values())
     with new_folder(folder, overwrite, needed) as new:
@@ -82,7 +84,7 @@ def save(
                 "name": model_name(model),
                 "parameters": sum(p.numel() for p in model.parameters()),
             },
-            "pattern": "unstructured",
+            "pattern": summary(layers),
             "zeros": zeros,
             "total": total,
             "sparsity": zeros / total if total else 0.0,
@@ -162,6 +164,15 @@ def _layer(name: str, mask: torch.Tensor, state: Mapping[str, torch.Tensor]) -> 
         raise InputError(f"{name}: {left} weights that the mask drops are not zero; apply the masks first.")
     zeros = int((weight == 0).sum())
     return {"name": name, "zeros": zeros, "total": weight.numel(), "kept_zeros": zeros - int((~mask).sum())}
+
+
+def _pattern(name: str, mask: torch.Tensor, patterns: Mapping[str, NM], left_out: Mapping[str, str]) -> dict[str, str]:
+    """What the manifest says of a layer's pattern, once the mask is known to hold it."""
+    pattern = patterns.get(name)
+    if pattern and (broken := int((kept_by_group(mask, pattern) > pattern.keep).sum())):
+        raise InputError(f"{name}: the mask breaks {pattern} in {broken} groups; save it without that pattern.")
+    found = {"pattern": str(pattern) if pattern else UNSTRUCTURED}
+    return found | ({"left_out": left_out[name]} if name in left_out else {})
 
 
 def _separate(model: nn.Module) -> dict[str, torch.Tensor]:

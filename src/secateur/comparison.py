@@ -9,20 +9,23 @@ from dataclasses import dataclass
 
 from torch import Tensor, nn
 
-from .allocate import ALLOCATIONS, Group, Sparsity, allocate, allocation_name, groups_for
+from .allocate import ALLOCATIONS, Group, allocate, allocation_name, groups_for, left_out, patterns_of
 from .batches import Loss
 from .batchnorm import batch_norms, recalibrate_
 from .curvature import Curvature, collect
 from .errors import InputError, check_whole, nearest
 from .evaluation import Evaluation
 from .layers import select_layers
+from .patterns import NM
 from .progress import Track, silent
 from .prune import PruneResult
 from .resources import DEFAULT, Resources
 from .solvers import Solver, Statistic, options_of, solver_named
+from .sparsity import Sparsity, Wanted, read_sparsity
 from .steps import (
     Masks,
     Weights,
+    check_blocks,
     check_start,
     compensated,
     in_own_shapes,
@@ -119,6 +122,7 @@ def compare(
     weights = select_layers(model, layers)
     keep = starting_masks(weights, None)
     goals = goals_for(weights, keep, contenders, sparsities)
+    kinds = {tuple(patterns_of(groups).items()) for _, groups in itertools.chain(*goals.values())}
     check_whole(samples_per_gradient=samples_per_gradient)
     recalibrate = recalibrate and batches is not None and bool(batch_norms(model))
     batches = repeatable(batches, [c.solver for c in contenders], passes=1 + recalibrate)
@@ -135,14 +139,16 @@ def compare(
     def curvature_of(solver: Solver) -> Curvature | None:
         return None if solver.statistic is None else curvatures[solver.statistic]
 
-    @functools.lru_cache(maxsize=1)  # one method's at a time; an allocation changes nothing in them
-    def scored(solver: Solver) -> tuple[dict[str, Tensor], float]:
+    @functools.lru_cache(maxsize=len(kinds))  # one method's, for all patterns; an allocation changes nothing in them
+    def scored(solver: Solver, patterns: tuple[tuple[str, NM], ...]) -> tuple[dict[str, Tensor], float]:
         start = time.perf_counter()
-        return score(weights, keep, solver, curvature_of(solver), track), time.perf_counter() - start
+        return score(weights, keep, solver, curvature_of(solver), dict(patterns), track), time.perf_counter() - start
 
     try:
-        for chosen, (sparsity, groups) in ((c, goal) for c in contenders for goal in goals[c.allocation]):
-            (scores, scoring), start = scored(chosen.solver), time.perf_counter()
+        for chosen, (wanted, groups) in ((c, goal) for c in contenders for goal in goals[c.allocation]):
+            patterns = patterns_of(groups)
+            known = tuple(patterns.items()) if chosen.solver.greedy else ()
+            (scores, scoring), start = scored(chosen.solver, known), time.perf_counter()
             used = curvature_of(chosen.solver) or reference
             kept = allocate(scores, groups)
             moved = compensated(weights, keep, kept, chosen.solver, curvature_of(chosen.solver), track)
@@ -153,12 +159,14 @@ def compare(
             result = PruneResult(
                 masks=in_own_shapes(weights, kept),
                 solver=chosen.solver,
-                allocation=allocation_name(sparsity, chosen.allocation),
-                sparsity=sparsity,
+                allocation=allocation_name(wanted, chosen.allocation),
+                sparsity=wanted,
                 predicted_loss_increase=predicted,
                 seconds=scoring + time.perf_counter() - start,
                 gradients=used.gradients if used else 0,
                 samples_per_gradient=samples_per_gradient,
+                patterns=patterns,
+                left_out=left_out(groups),
             )
             yield Row(chosen, result, evaluate(model))
             model.load_state_dict(dense)
@@ -174,14 +182,17 @@ def _reference(curvatures: Mapping[Statistic, Curvature]) -> Curvature | None:
 
 def goals_for(
     weights: Weights, keep: Masks, contenders: Iterable[Contender], sparsities: Sequence[Sparsity]
-) -> dict[str, list[tuple[Sparsity, list[Group]]]]:
+) -> dict[str, list[tuple[Wanted, list[Group]]]]:
     """{allocation: each sparsity, and the groups of layers that reach it}.
 
     Raises:
         InputError, NumericsError: when the weights cannot get there from `keep`.
     """
-    sizes = {name: weight.size for name, weight in weights.items()}
-    goals = {c.allocation: [(s, groups_for(sizes, s, c.allocation)) for s in sparsities] for c in contenders}
+    wanted = [read_sparsity(sparsity) for sparsity in sparsities]
+    goals = {c.allocation: [(w, groups_for(weights, keep, w, c.allocation)) for w in wanted] for c in contenders}
     for _, groups in itertools.chain(*goals.values()):
         check_start(weights, keep, groups)
+    for chosen in contenders:
+        for _, groups in goals[chosen.allocation]:
+            check_blocks(weights, chosen.solver, patterns_of(groups))
     return goals

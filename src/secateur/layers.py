@@ -37,6 +37,11 @@ class PrunableWeight:
         return len(self.parameter), self.size // len(self.parameter)
 
     @property
+    def channels(self) -> int:
+        """Inputs of one output: neighbours in the matrix, one run of them for each place of a kernel."""
+        return self.parameter.shape[1]
+
+    @property
     def precision(self) -> torch.dtype:
         """What its curvature is computed in: its own type, and float32 at least."""
         return torch.promote_types(self.parameter.dtype, torch.float32)

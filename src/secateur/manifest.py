@@ -32,6 +32,9 @@ def read_manifest(folder: str | Path) -> dict[str, Any]:
     for i, layer in enumerate(manifest["layers"]):
         if not isinstance(layer, dict) or [type(layer.get(k)) for k in ("name", "zeros", "total")] != [str, int, int]:
             raise InputError(f"{path}: layers[{i}] should hold a name, zeros and total.")
+        for field in ("pattern", "left_out"):  # of layers that have one
+            if not isinstance(layer.get(field, ""), str):
+                raise InputError(f"{path}: layers[{i}].{field} should be text.")
     for name in FILES:
         if not isinstance(manifest["files"].get(name), dict):
             raise InputError(f"{path}: files should describe {name}.")

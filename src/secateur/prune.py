@@ -1,22 +1,25 @@
 """Pruning is four steps: gradients → curvature → scores → compensated weights. `prune_` joins them; read it first."""
 
 import time
-from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field
 
 from torch import nn
 
-from .allocate import Sparsity, allocate, allocation_name, groups_for, staged
+from .allocate import allocate, allocation_name, groups_for, left_out, patterns_of, staged
 from .batches import Loss
 from .batchnorm import batch_norms, recalibrate_
 from .curvature import collect
 from .errors import check_whole
 from .layers import select_layers
+from .patterns import NM
 from .progress import Track, silent
 from .resources import DEFAULT, Resources
 from .solvers import Solver, solver_named
+from .sparsity import Sparsity, Wanted, plain, read_sparsity
 from .steps import (
     Masks,
+    check_blocks,
     check_start,
     compensated,
     in_own_shapes,
@@ -39,12 +42,14 @@ class PruneResult:
     masks: Masks
     solver: Solver
     allocation: str  # "table" where the sparsity is one
-    sparsity: Sparsity  # asked for
+    sparsity: Wanted  # asked for
     predicted_loss_increase: float | None  # ½ δᵀFδ; None where there is no F
     seconds: float
     gradients: int = 0
     samples_per_gradient: int = 1
     recomputations: int = 1
+    patterns: Mapping[str, NM] = field(default_factory=dict)  # of the layers that end in one
+    left_out: Mapping[str, str] = field(default_factory=dict)  # layers that cannot take the pattern asked for, and why
 
     @property
     def method(self) -> str:
@@ -72,7 +77,7 @@ class PruneResult:
             "method": self.method,
             "options": self.options,
             "allocation": self.allocation,
-            "sparsity": self.sparsity,
+            "sparsity": plain(self.sparsity),
             "achieved": self.achieved,
             "predicted_loss_increase": self.predicted_loss_increase,
             "gradients": self.gradients,
@@ -105,7 +110,9 @@ def prune_(
             curvature needs none.
         method: one of `secateur.solvers.METHODS`, such as "cap", or a solver with options such as
             `CAP(block=128, damping=1e-3)`.
-        sparsity: the fraction of the chosen weights that end as zeros, or a table {layer pattern: fraction}.
+        sparsity: the fraction of the chosen weights that end as zeros; or any N:M, such as "2:4", of whose M
+            neighbouring input channels at most N are not zero; or a table {layer pattern: fraction or N:M}. Layers
+            that cannot take N:M stay as they are, and `left_out` of the result says why.
         layers: patterns of weight names; see `select_layers`. By default all but the stem, depthwise and classifier.
         allocation: "global" (one threshold for all layers) or "uniform" (the same sparsity in each).
         loss: of (outputs, targets); cross-entropy by default, or the model's own where batches are mappings.
@@ -127,10 +134,12 @@ def prune_(
     (36, 36)
     """
     start = time.perf_counter()
-    solver, weights = solver_named(method), select_layers(model, layers)
+    solver, weights, wanted = solver_named(method), select_layers(model, layers), read_sparsity(sparsity)
     keep = starting_masks(weights, masks)
-    groups = groups_for({n: w.size for n, w in weights.items()}, sparsity, allocation)
+    groups = groups_for(weights, keep, wanted, allocation)
+    patterns = patterns_of(groups)
     check_start(weights, keep, groups)
+    check_blocks(weights, solver, patterns)
     check_whole(samples_per_gradient=samples_per_gradient, recomputations=recomputations)
     recalibrate = recalibrate and batches is not None and bool(batch_norms(model))
     batches = repeatable(batches, [solver], passes=recomputations + recalibrate)
@@ -143,7 +152,7 @@ def prune_(
                 model, batches, weights, [solver.statistic],
                 loss=loss, samples_per_gradient=samples_per_gradient, resources=resources, track=track,
             )[solver.statistic]  # fmt: skip
-        scores = score(weights, keep, solver, curvature, track)
+        scores = score(weights, keep, solver, curvature, patterns, track)
         kept = allocate(scores, stage)
         moved = compensated(weights, keep, kept, solver, curvature, track)
         predicted += predicted_increase(weights, moved, curvature) if curvature and curvature.predicts else 0.0
@@ -155,11 +164,13 @@ def prune_(
     return PruneResult(
         masks=in_own_shapes(weights, keep),
         solver=solver,
-        allocation=allocation_name(sparsity, allocation),
-        sparsity=sparsity,
+        allocation=allocation_name(wanted, allocation),
+        sparsity=wanted,
         predicted_loss_increase=predicted if curvature and curvature.predicts else None,
         seconds=time.perf_counter() - start,
         gradients=curvature.gradients if curvature else 0,
         samples_per_gradient=samples_per_gradient,
         recomputations=recomputations,
+        patterns=patterns,
+        left_out=left_out(groups),
     )

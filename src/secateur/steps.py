@@ -4,6 +4,7 @@ Masks, scores and moved weights are matrices (out, in) here; a solver sees them 
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -13,6 +14,7 @@ from .curvature import Curvature
 from .errors import InputError, NumericsError
 from .fisher import from_blocks, to_blocks
 from .layers import PrunableWeight
+from .patterns import NM
 from .progress import Track, silent
 from .solvers import Solver
 
@@ -21,16 +23,22 @@ Weights = Mapping[str, PrunableWeight]
 
 
 def score(
-    weights: Weights, keep: Masks, solver: Solver, curvature: Curvature | None, track: Track = silent
+    weights: Weights,
+    keep: Masks,
+    solver: Solver,
+    curvature: Curvature | None,
+    patterns: Mapping[str, NM],
+    track: Track = silent,
 ) -> dict[str, Tensor]:
-    """A score for every weight; the smallest leaves first."""
+    """A score for every weight; the smallest leaves first, as far as the layer's pattern lets it (see allocate.py)."""
     damping = damping_of(solver, curvature)
     scores = {}
     for name, weight in track(weights.items(), f"{solver.name} scores", len(weights)):
         matrix = weight.matrix().to(weight.precision)
         size, gathered = _block(weight, curvature)
         values, kept = (to_blocks(m.reshape(-1), size) for m in (matrix, keep[name]))
-        scored = solver.scores(values, kept, gathered, damping)
+        scores_of = partial(solver.scores_within, patterns[name]) if name in patterns else solver.scores
+        scored = scores_of(values, kept, gathered, damping)
         scores[name] = from_blocks(scored, weight.size).view(keep[name].shape)
     return scores
 
@@ -105,6 +113,20 @@ def check_start(weights: Weights, keep: Masks, groups: Sequence[Group]) -> None:
                 " train it with a smaller learning rate."
             )
     allocate({name: torch.where(mask, 0.0, -torch.inf) for name, mask in keep.items()}, groups)
+
+
+def check_blocks(weights: Weights, solver: Solver, patterns: Mapping[str, NM]) -> None:
+    """Raise InputError where blocks would cut the groups of a pattern that a greedy method has to see whole."""
+    if not solver.greedy or solver.statistic is None:
+        return
+    for name, pattern in patterns.items():
+        size = solver.statistic.size(weights[name].shape)
+        if size % pattern.of:
+            near = max(round(size / pattern.of), 1) * pattern.of
+            raise InputError(
+                f"{solver.name} needs blocks of whole groups: those of {name} have {size} weights, the groups of"
+                f" {pattern} {pattern.of}; try block={near}."
+            )
 
 
 def starting_masks(weights: Weights, masks: Masks | None) -> Masks:

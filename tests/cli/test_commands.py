@@ -107,6 +107,48 @@ def test_a_table_gives_each_layer_its_own_sparsity(call, grey, tmp_path):
     assert kept["blocks.1.mlp.fc1.weight"] == 0 and kept["blocks.1.mlp.fc2.weight"] == 1
 
 
+def test_fractions_and_patterns_are_made_in_one_run_each_in_a_folder(call, grey, tmp_path):
+    words = ("prune", "--model", grey, "--sparsity", "0.5", "2:4", "4:8", "2:4", "--out", tmp_path / "out", *SMALL)
+    found = call(*words)
+    assert found.code == 0 and sorted(os.listdir(tmp_path / "out")) == ["0.5", "2of4", "4of8"]
+    shown = [line.split()[:2] for line in found.out.splitlines() if str(tmp_path / "out") in line]
+    assert shown == [["0.5", "0.5000"], ["2:4", "0.5000"], ["4:8", "0.5000"]]
+    for name, pattern in {"0.5": "unstructured", "2of4": "2:4", "4of8": "4:8"}.items():
+        zeros, total = zeros_of(tmp_path / "out" / name)
+        manifest = read_manifest(tmp_path / "out" / name)
+        assert zeros == total / 2 and manifest["pattern"] == pattern
+        assert {layer["pattern"] for layer in manifest["layers"]} == {pattern}
+    held = call("inspect", tmp_path / "out" / "2of4").out
+    assert "2:4 held in 1,536 of 1,536 groups." in held and "(50.0000 %), 2:4: the file" in held
+    assert call("inspect", tmp_path / "out").code == 0
+
+
+def test_a_table_mixes_patterns_fractions_and_dense_layers(call, grey, tmp_path):
+    (tmp_path / "table.yaml").write_text("'*.fc1': 2:4\n'*.fc2': 1:4\n'*.qkv': dense\n'*': 0.3\n")
+    arguments = ("--table", tmp_path / "table.yaml", "--out", tmp_path / "out", "--no-evaluate", "--json", *SMALL)
+    document = json.loads(call("prune", "--model", grey, *arguments).out)
+    manifest = read_manifest(tmp_path / "out")
+    kept = {name: mask.float().mean().item() for name, mask in load_masks(tmp_path / "out").items()}
+    assert [round(kept[f"blocks.0.{name}.weight"], 2) for name in ("mlp.fc1", "mlp.fc2", "attn.qkv")] == [0.5, 0.25, 1]
+    assert manifest["pattern"] == "unstructured, 2:4, 1:4" and manifest["run"]["allocation"] == "table"
+    row = document["rows"][0]
+    assert row["asked"] == {"*.fc1": "2:4", "*.fc2": "1:4", "*.qkv": 0.0, "*": 0.3} == manifest["run"]["sparsity"]
+    assert row["sparsity"] == row["achieved"]
+
+
+def test_layers_that_cannot_take_a_pattern_are_told_stored_and_shown_again(call, grey, tmp_path):
+    words = ("--model", grey, "--layers", "patch_embed.proj", "blocks.0.*", "--sparsity", "2:4", "--json", *SMALL)
+    told = "patch_embed.proj.weight stays as it is, not 2:4: its 1 input channels are no multiple of 4."
+    for command, more in (("prune", ("--out", tmp_path / "out")), ("compare", ("--methods", "magnitude", "cap"))):
+        for row in json.loads(call(command, *words, *more, *(["--overwrite"] * (command == "prune"))).out)["rows"]:
+            assert row["left_out"] == {"patch_embed.proj.weight": "its 1 input channels are no multiple of 4"}
+        shown = call(command, *[w for w in words if w != "--json"], *more, "--overwrite")
+        assert shown.out.splitlines().count(told) == 1, shown
+    found = call("inspect", tmp_path / "out")
+    assert "patch_embed.proj.weight was left out: its 1 input channels are no multiple of 4." in found.out
+    assert found.code == 0 and "held in 768 of 768 groups" in found.out
+
+
 def test_a_configuration_file_does_what_the_flags_do(call, grey, pruned, tmp_path):
     (tmp_path / "run.yaml").write_text(f"model: {grey}\nsparsity: 0.5\nsamples: 32\neval-samples: 20\nblock: 16\n")
     assert call("prune", "--config", tmp_path / "run.yaml", "--out", tmp_path / "out").code == 0
@@ -180,6 +222,20 @@ def test_compare_shows_means_over_the_seeds_at_80_columns(call, grey, monkeypatc
     assert [line.split()[0] for line in lines if "uniform" in line] == ["magnitude:uniform", "cap:uniform:block=8"] * 2
     assert "±" in found.out and "Means over 3 seeds ± standard deviation." in lines
     assert "The gradients of 32 images were collected once for all methods." in lines
+
+
+def test_compare_makes_patterns_beside_fractions(call, grey, tmp_path):
+    words = ("compare", "--model", grey, "--methods", "magnitude", "cap", "--out", tmp_path / "out", *SMALL)
+    found = call(*words, "--sparsity", "0.75", "2:4", "0.5", "1:4")
+    rows = [line.split()[:2] for line in found.out.splitlines() if line.strip().startswith(("magnitude", "cap"))]
+    order = ("0.5", "2:4", "0.75", "1:4")
+    assert found.code == 0 and rows == [[method, asked] for asked in order for method in ("magnitude", "cap")]
+    assert {"cap-2of4", "magnitude-0.75"} < set(os.listdir(tmp_path / "out" / "checkpoints"))
+    document = json.loads((tmp_path / "out" / "report.json").read_text())
+    assert {(row["asked"], row["sparsity"]) for row in document["rows"]} == {
+        (0.5, 0.5), ("2:4", 0.5), (0.75, 0.75), ("1:4", 0.75)
+    }  # fmt: skip
+    assert "CAP (2:4)" in (tmp_path / "out" / "report.html").read_text()
 
 
 def test_all_stands_for_every_method_with_what_follows_it(call, grey):
@@ -305,6 +361,7 @@ def test_methods_lists_every_method_with_its_options(call):
     assert all(row["options"]["block"] == METHODS[row["name"]]().block for row in rows)
     assert all(row[key] for row in rows for key in ("summary", "paper", "cost", "memory"))
     assert [row["name"] for row in rows if not row["needs_gradients"]] == ["magnitude"]
+    assert all(row["patterns"] == ["unstructured", "N:M"] for row in rows)
     table = call("methods").out
     assert all(name in table for name in METHODS) and f"block={METHODS['cap']().block}" in table
 
@@ -345,7 +402,7 @@ def test_a_title_is_broken_between_words_and_never_inside_a_path(capsys, monkeyp
 
 def test_accuracies_have_two_digits_however_large_they_are(call, grey, tmp_path):
     found = call("prune", "--model", grey, "--sparsity", "1", "--method", "magnitude", "--out", tmp_path / "o", *SMALL)
-    assert re.search(r"^ +1\.0000 +[\d,]+ +\d+\.\d\d ", found.out, re.MULTILINE)
+    assert re.search(r"^ +1 +1\.0000 +[\d,]+ +\d+\.\d\d ", found.out, re.MULTILINE)
     found = call("eval", "--model", grey, "--eval-samples", "20")
     assert re.search(r"^ +\d+\.\d\d +\d+\.\d\d +\d\.\d{4} +\d+\.\d$", found.out, re.MULTILINE)
 

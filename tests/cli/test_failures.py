@@ -65,6 +65,8 @@ def files(folder):
         ([*PRUNE, "--sparsity", "75"], r"The sparsity 75\.0 is no fraction from 0 to 1; did you mean 0\.75\?"),
         ([*COMPARE, "--sparsity", "0.5", "-0.1"], r"The sparsity -0\.1 is no fraction from 0 to 1\."),
         ([*PRUNE, "--sparsity", "nan"], r"The sparsity nan is no fraction from 0 to 1\."),
+        ([*PRUNE, "--sparsity", "half"], r"The sparsity 'half' is no fraction from 0 to 1, no pattern such as 2:4,"),
+        ([*COMPARE, "--sparsity", "0.5", "4:2"], r"The pattern 4:2 must keep .* did you mean 2:4\?"),
         ([*PRUNE, "--table", "nowhere.yaml"], r"The table nowhere\.yaml cannot be read: No such file or directory\."),
         ([*PRUNE, "--config", "nowhere.yaml"], r"The configuration nowhere\.yaml cannot be read: No such file"),
         ([*PRUNE, "--samples", "0"], r"--samples is 0; give 1 or more\."),
@@ -98,6 +100,7 @@ def test_a_bad_argument_is_told_before_any_work(refused, no_model, arguments, me
         ("1: 0.5", r"should hold lines of"),
         ("'*.fc1': 75", r"The sparsity 75 of '\*\.fc1' in .*table\.yaml is no fraction .* did you mean 0\.75\?"),
         ("'*.fc1': half", r"The sparsity 'half' of '\*\.fc1' in .* is no fraction"),
+        ("'*.fc1': 4:4", r"The pattern 4:4 of '\*\.fc1' in .*table\.yaml must keep"),
     ],
 )
 def test_a_bad_table_is_told_before_any_work(refused, no_model, tmp_path, text, message):
@@ -167,6 +170,12 @@ def test_what_needs_the_model_is_told_before_the_first_gradient(refused, no_work
 def test_a_table_whose_pattern_matches_nothing_is_told(refused, no_work, grey, tmp_path):
     (tmp_path / "table.yaml").write_text("'*.fc3': 0.5")
     refused(r"The pattern '\*\.fc3' matches no layer", *PRUNE, "--model", grey, "--table", tmp_path / "table.yaml")
+
+
+def test_a_pattern_that_no_layer_takes_or_that_blocks_cut_is_told(refused, no_work, grey):
+    refused(r"No layer can take the pattern 2:5\. .* choose", *PRUNE, "--model", grey, "--sparsity", "2:5", *SMALL)
+    words = ("--model", grey, "--sparsity", "0.5", "4:8", "--samples", "32", "--block", "10")
+    refused(r"cap needs blocks of whole groups: .* try block=8\.", *PRUNE, *words)
 
 
 def test_a_sparsity_below_what_is_there_is_told(refused, no_work, pruned):

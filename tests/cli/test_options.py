@@ -26,6 +26,7 @@ class Options(Shared):
     kind: str = option("plain", "which kind", choices=("plain", "odd"))
     numbers: list[float] = option([0.5, 1.0], "some numbers")  # noqa: RUF009
     words: list[str] = option([], "some words")  # noqa: RUF009
+    mixed: list[float | str] = option([0.5], "numbers and words")  # noqa: RUF009
     good: bool = option(True, "be good")
     quick_work: bool = option(False, "be quick")
     seed: int = option(0, "chooses")
@@ -58,6 +59,7 @@ def test_what_is_not_given_keeps_its_default():
         (["--kind", "odd"], "kind", "odd"),
         (["--numbers", "1", "0.25"], "numbers", [1.0, 0.25]),
         (["--words", "!a*", "re:b"], "words", ["!a*", "re:b"]),
+        (["--mixed", "1e-3", "2:4", "nan?"], "mixed", [0.001, "2:4", "nan?"]),
         (["--no-good"], "good", False),
         (["--quick-work"], "quick_work", True),
     ],
@@ -77,6 +79,8 @@ def test_a_flag_sets_its_field(flags, name, value):
         ("numbers: 0.25", "numbers", [0.25]),
         ("numbers: [1, 0.25]", "numbers", [1.0, 0.25]),
         ("words: ['!a*', 're:b']", "words", ["!a*", "re:b"]),
+        ("mixed: [1, 1e-3, 2:4, '4:8']", "mixed", [1.0, 0.001, "2:4", "4:8"]),
+        ("mixed: 2:4", "mixed", ["2:4"]),  # which YAML takes for 124
         ("good: no", "good", False),
         ("quick-work: true", "quick_work", True),
         ("quick_work: true", "quick_work", True),
@@ -106,6 +110,9 @@ def test_flags_override_the_file(tmp_path):
         ("out: null", r"out in .* is None; it must be text\."),
         ("numbers: []", r"numbers in .* is empty; give at least one value"),
         ("numbers: [1, x]", r"numbers in .* is 'x'; it must be a number\."),
+        ("numbers: [1, 2:4]", r"numbers in .* is '2:4'; it must be a number\."),
+        ("mixed: [yes]", r"mixed in .* is True; it must be a number or text\."),
+        ("mixed: [[1]]", r"mixed in .* is \[1\]; it must be a number or text\."),
         ("place: here\nout: o\nkind: even", r"--kind is 'even'; give plain or odd\."),
         ("- count", r"holds no `option: value` lines\."),
         ("", r"holds no `option: value` lines\."),
@@ -118,6 +125,12 @@ def test_flags_override_the_file(tmp_path):
 def test_a_file_that_does_not_fit_is_refused(tmp_path, text, message):
     with pytest.raises(InputError, match=message):
         read_file(tmp_path, text)
+
+
+def test_yaml_numbers_stay_numbers_but_none_are_of_base_60(tmp_path):
+    (tmp_path / "table.yaml").write_text("a: 2:4\nb: 190:20:30.15\nc: 0.5\nd: 1\ne: 1.0e-3\n'f:g': 1_000\n")
+    values = {"a": "2:4", "b": "190:20:30.15", "c": 0.5, "d": 1, "e": 0.001, "f:g": 1000}
+    assert read_yaml(tmp_path / "table.yaml", "table") == values
 
 
 @pytest.mark.parametrize("what", ["missing.yaml", "", "nul\0"])

@@ -8,12 +8,13 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from ..allocate import Sparsity, check_sparsity
 from ..comparison import Contender, goals_for
 from ..data import DataSource
 from ..errors import InputError
 from ..files import check_space
 from ..layers import select_layers
+from ..patterns import NM
+from ..sparsity import Share, Wanted, read_sparsity
 from ..steps import starting_masks
 from .shared import CalibrationOptions, DataOptions, FisherOptions
 from .values import read_yaml
@@ -40,22 +41,19 @@ def check_gradients(calibration: CalibrationOptions, fisher: FisherOptions) -> N
         )
 
 
-def goals_of(sparsities: Sequence[float], table: str | None = None) -> list[Sparsity]:
-    """What is asked for: a table of layers, or sparsities, each once."""
+def goals_of(sparsities: Sequence[float | str], table: str | None = None) -> list[Wanted]:
+    """What is asked for: a table of layers, or fractions and patterns, each once."""
     if table is None:
-        for sparsity in sparsities:
-            check_sparsity(sparsity)
-        return list(dict.fromkeys(sparsities))
+        wanted = [read_sparsity(sparsity) for sparsity in sparsities]
+        return [goal for i, goal in enumerate(wanted) if goal not in wanted[:i]]
     rows = read_yaml(table, "table")
     if not rows or not isinstance(rows, dict) or not all(isinstance(key, str) for key in rows):
         raise InputError(f"The table {table} should hold lines of `layer pattern: sparsity`.")
-    for pattern, sparsity in rows.items():
-        check_sparsity(sparsity, f" of {pattern!r} in {table}")
-    return [rows]
+    return [read_sparsity(rows, f" in {table}")]
 
 
 def check_goals(
-    model: nn.Module, layers: list[str], contenders: Sequence["Contender"], goals: Sequence[Sparsity]
+    model: nn.Module, layers: list[str], contenders: Sequence["Contender"], goals: Sequence[Wanted]
 ) -> None:
     """Whether the patterns match, and the model has no more zeros than it is to end with."""
     weights = select_layers(model, layers or None)
@@ -79,6 +77,6 @@ def usable_device(name: str) -> torch.device:
     return device
 
 
-def name_of(sparsity: float) -> str:
-    """How a folder is named after it: the shortest text that means this number, without a needless .0."""
-    return str(float(sparsity)).removesuffix(".0")
+def name_of(share: Share) -> str:
+    """How a folder is named after it: 2of4, or the shortest text that means this number, without a needless .0."""
+    return f"{share.keep}of{share.of}" if isinstance(share, NM) else str(float(share)).removesuffix(".0")

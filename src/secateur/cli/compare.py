@@ -16,7 +16,7 @@ from .options import option
 from .shared import CalibrationOptions, EvaluationOptions, FisherOptions, LayerOptions, ModelOptions
 
 HELP = "compare methods on one model"
-SHOWN = {"achieved": 4, "top1": 2, "loss": 3, "predicted_loss_increase": 0, "seconds": 0}  # digits; 0: the mean alone
+SHOWN = {"top1": 2, "loss": 3, "predicted_loss_increase": 0, "seconds": 0}  # digits; 0: the mean alone
 
 
 @dataclass
@@ -25,7 +25,10 @@ class Options(LayerOptions, FisherOptions, EvaluationOptions, CalibrationOptions
         ["magnitude", "magnitude:uniform", "woodfisher", "woodfisher:uniform", "cap", "cap:uniform"],
         "methods, each with an allocation or options after colons, such as cap:uniform:block=96; all for every one",
     )
-    sparsity: list[float] = option([0.5, 0.65, 0.75, 0.85, 0.9], "fractions of the weights to end as zeros")
+    sparsity: list[float | str] = option(
+        [0.5, 0.65, 0.75, 0.85, 0.9], "fractions of the weights to end as zeros, or N:M patterns such as 2:4",
+        metavar="FRACTION|N:M",
+    )  # fmt: skip
     allocation: str = option("global", "for the methods that name none", choices=("global", "uniform"))
     seeds: list[int] = option([], "repeat with each of these seeds (default: --seed alone)", least=0)
     out: str | None = option(None, "folder to write; without it nothing is written", metavar="FOLDER")
@@ -109,22 +112,26 @@ def _results(options: Options, contenders, goals: list, folder, console) -> dict
 
 def _print(options: Options, results: dict, console) -> None:
     from ..report.results import Value, value_text
+    from .results import asked_text, tell_left_out
 
     dense, data, rows = results["dense"], results["data"], results["rows"]
     seeds = len({row["seed"] for row in rows})
     table = []
-    for sparsity, label in sorted(dict.fromkeys((r["sparsity"], r["label"]) for r in rows), key=lambda pair: pair[0]):
-        same = [r for r in rows if (r["sparsity"], r["label"]) == (sparsity, label)]  # one for every seed
+    runs: dict[tuple[str, str], list[dict]] = {}  # one for every seed
+    for row in sorted(rows, key=lambda row: (row["sparsity"], asked_text(row))):
+        runs.setdefault((asked_text(row), row["label"]), []).append(row)
+    for (asked, label), same in runs.items():
         found = {key: Value.of(row[key] for row in same) for key in SHOWN}
         texts = [value_text(found[key], digits) for key, digits in SHOWN.items() if digits]
         predicted, seconds = (v.mean if v else None for v in (found["predicted_loss_increase"], found["seconds"]))
-        table.append([label, *texts, predicted, f"{seconds:.1f}"])
+        table.append([label, asked, *texts, predicted, f"{seconds:.1f}"])
     console.table(
         f"{options.model} on {data['images']:,} images; dense: top-1 {dense['top1']:.2f} %, loss {dense['loss']:.4f}",
         ["method", "sparsity", "top-1 %", "loss", "predicted\nincrease", "seconds"],
         table,
         section="sparsity",
     )
+    tell_left_out(rows, console)
     if seeds > 1:
         console.line(f"Means over {seeds} seeds ± standard deviation.")
     if any(row["gradients"] for row in rows):

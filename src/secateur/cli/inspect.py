@@ -42,12 +42,16 @@ def run(options: Options) -> int:
 def _print(console: Console, name: str, certificate) -> None:
     console.table(
         f"Zeros of {name}",
-        ["layer", "zeros", "weights", "sparsity"],
+        ["layer", "zeros", "weights", "sparsity", "pattern"],
         [
-            (layer["name"], layer["zeros"], layer["total"], layer["zeros"] / layer["total"])
+            (layer["name"], layer["zeros"], layer["total"], layer["zeros"] / layer["total"], layer["pattern"])
             for layer in certificate.layers
         ],
     )
+    for pattern, found in certificate.groups.items():
+        console.line(f"{pattern} held in {found['held']:,} of {found['groups']:,} groups.")
+    for layer in (layer for layer in certificate.layers if layer["left_out"]):
+        console.line(f"{layer['name']} was left out: {layer['left_out']}.")
     verdict = "the file, the masks and the manifest agree" if certificate.ok else "NOT what its manifest says"
     console.line(
         f"{certificate.zeros:,} zeros of {certificate.total:,} ({100 * certificate.sparsity:.4f} %),"

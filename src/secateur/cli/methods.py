@@ -25,6 +25,7 @@ def run(options: Options) -> int:
             "cost": method.cost,
             "memory": method.memory,
             "needs_gradients": method().statistic is not None,
+            "patterns": ["unstructured", "N:M"],
             "options": {field.name: getattr(method(), field.name) for field in fields(method)},
         }
         for name, method in METHODS.items()
@@ -36,6 +37,7 @@ def run(options: Options) -> int:
         [(r["name"], r["summary"], r["paper"], r["cost"], r["memory"], _options(r)) for r in rows],
     )
     console.line("An option or an allocation follows the name: cap:block=96, woodfisher:uniform.")
+    console.line("Each makes any pattern: unstructured, N:M such as 2:4, or a table of both.")
     return 0
 
 

@@ -15,7 +15,7 @@ from typing import Any, NoReturn, Union, get_args, get_origin, get_type_hints
 from ..errors import nearest
 from .console import write
 
-METAVARS = {int: "N", float: "NUMBER", str: "NAME"}
+METAVARS = {int: "N", float: "NUMBER", str: "NAME", float | str: "NUMBER|NAME"}
 
 
 def option(
@@ -88,7 +88,7 @@ def _add_flag(group: Any, item: Field, hint: Any) -> None:
     if kind is bool:
         words["action"] = argparse.BooleanOptionalAction if item.default is not False else "store_true"
     else:
-        words |= {"type": kind, "metavar": _metavar(item, kind)}
+        words |= {"type": number_or_text if kind == float | str else kind, "metavar": _metavar(item, kind)}
         if about["choices"]:
             words |= {"choices": about["choices"], "metavar": None}
         if many:
@@ -104,7 +104,7 @@ def flag_of(item: Field) -> str:
     return item.name.upper() if item.metadata["positional"] else f"--{item.name.replace('_', '-')}"
 
 
-def _metavar(item: Field, kind: type) -> str:
+def _metavar(item: Field, kind: Any) -> str:
     return item.name.upper() if item.metadata["positional"] else item.metadata["metavar"] or METAVARS[kind]
 
 
@@ -124,10 +124,19 @@ def _help(item: Field) -> str:
     return (item.metadata["help"] + note).replace("%", "%%")
 
 
-def kind_of(hint: Any) -> tuple[type, bool]:
-    """(type of one value, whether there may be several) of `int`, `list[float]`, `str | None`."""
+def kind_of(hint: Any) -> tuple[Any, bool]:
+    """(type of one value, whether there may be several) of `int`, `list[float | str]`, `str | None`."""
     if get_origin(hint) in (Union, types.UnionType):
-        hint = next(h for h in get_args(hint) if h is not type(None))
+        values = [h for h in get_args(hint) if h is not type(None)]
+        hint = values[0] if len(values) == 1 else hint
     if get_origin(hint) is list:
         return get_args(hint)[0], True
     return hint, False
+
+
+def number_or_text(text: str) -> float | str:
+    """A value of type float | str, such as 0.5 or 2:4."""
+    try:
+        return float(text)
+    except ValueError:
+        return text

@@ -2,8 +2,10 @@
 
   secateur prune --model vit_tiny_patch16_224 --data-dir images --method cap --sparsity 0.75 --out pruned
 
-One sparsity is saved in the output folder itself, several in a folder each below it (0.5, 0.75, …), all from the same
-gradients. A saved folder opens in plain timm: timm.create_model("local-dir:FOLDER", pretrained=True).
+A sparsity is the fraction of zeros, such as 0.5, or a pattern N:M, such as 2:4: at most N of M neighbouring input
+channels are not zero. One sparsity is saved in the output folder itself, several in a folder each below it (0.5, 2of4,
+…), all from the same gradients. A saved folder opens in plain timm: timm.create_model("local-dir:FOLDER",
+pretrained=True).
 """
 
 from collections.abc import Iterator
@@ -21,7 +23,8 @@ HELP = "prune a model and save it"
 class Options(LayerOptions, FisherOptions, EvaluationOptions, CalibrationOptions, ModelOptions):
     out: str = option(..., "folder to write", metavar="FOLDER")
     method: str = option("cap", "a method of `secateur methods`, with options after colons, such as cap:block=96")
-    sparsity: list[float] = option([0.5], "fractions of the weights to end as zeros")
+    sparsity: list[float | str] = option([0.5], "fractions of the weights to end as zeros, or N:M patterns such as 2:4",
+                                         metavar="FRACTION|N:M")  # fmt: skip
     allocation: str = option("global", "one threshold for all layers, or the same sparsity in each",
                              choices=("global", "uniform"))  # fmt: skip
     table: str | None = option(None, "YAML file of `layer pattern: sparsity` lines, in place of --sparsity",
@@ -37,6 +40,7 @@ def run(options: Options) -> int:
     from ..comparison import contender
     from ..files import check_output
     from .checks import check_data, check_gradients, goals_of
+    from .results import tell_left_out
 
     goals = goals_of(options.sparsity, options.table)
     chosen = contender(options.method, options.allocation, **options.said_of_fisher())
@@ -50,16 +54,19 @@ def run(options: Options) -> int:
         console.line(f"Dense: top-1 {dense['top1']:.2f} %, loss {dense['loss']:.4f} on {dense['images']:,} images.")
     console.table(
         f"{options.model} pruned by {chosen.label}",
-        ["sparsity", "zeros", "top-1 %", "loss", "predicted\nincrease", "seconds", "saved in"],
+        ["asked", "sparsity", "zeros", "top-1 %", "loss", "predicted\nincrease", "seconds", "saved in"],
         [_shown(row) for row in document["rows"]],
     )
+    tell_left_out(document["rows"], console)
     return 0
 
 
 def _shown(row: dict) -> list:
+    from .results import asked_text
+
     top1 = None if row["top1"] is None else f"{row['top1']:.2f}"
     predicted, seconds = row["predicted_loss_increase"], f"{row['seconds']:.1f}"
-    return [row["achieved"], row["zeros"], top1, row["loss"], predicted, seconds, row["checkpoint"]]
+    return [asked_text(row), row["achieved"], row["zeros"], top1, row["loss"], predicted, seconds, row["checkpoint"]]
 
 
 def _prune(options: Options, chosen, goals: list, console) -> dict:

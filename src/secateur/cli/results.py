@@ -6,6 +6,9 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import datetime, timezone
 
+from ..patterns import NM
+from ..sparsity import plain
+
 
 def row_of(row, seed: int, saved: str | None) -> dict:
     """One row of the table: a `comparison.Row`, the seed of its images, and where its model was saved."""
@@ -20,7 +23,8 @@ def row_of(row, seed: int, saved: str | None) -> dict:
         "allocation": result.allocation,
         "options": result.options,
         "seed": seed,
-        "sparsity": result.sparsity,
+        "asked": plain(result.sparsity),
+        "sparsity": sparsity_of(result),
         "achieved": result.achieved,
         "zeros": result.zeros,
         "total": result.total,
@@ -31,8 +35,29 @@ def row_of(row, seed: int, saved: str | None) -> dict:
         "seconds": result.seconds,
         "gradients": result.gradients,
         "checkpoint": saved,
+        "left_out": dict(result.left_out),
         "layers": layers,
     }
+
+
+def sparsity_of(result) -> float:
+    """The fraction of zeros that was asked for; what came of it, where that was a table."""
+    if isinstance(result.sparsity, dict):
+        return result.achieved
+    return result.sparsity.sparsity if isinstance(result.sparsity, NM) else result.sparsity
+
+
+def asked_text(row: dict) -> str:
+    """What a row was asked for, as a cell."""
+    asked = row["asked"]
+    return "table" if isinstance(asked, dict) else asked if isinstance(asked, str) else f"{asked:g}"
+
+
+def tell_left_out(rows: Sequence[dict], console) -> None:
+    """A line for every layer that could not take its pattern."""
+    found = ((asked_text(row), *layer) for row in rows for layer in row["left_out"].items())
+    for asked, name, reason in dict.fromkeys(found):
+        console.line(f"{name} stays as it is, not {asked}: {reason}.")
 
 
 def describe(options, model, data: dict, dense, rows: Sequence[dict], seconds: float) -> dict:

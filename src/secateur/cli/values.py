@@ -6,9 +6,15 @@ from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
 from ..errors import InputError, nearest
-from .options import flag_of, kind_of, required
+from .options import flag_of, kind_of, number_or_text, required
 
-IN_WORDS = {int: "a whole number", float: "a number", str: "text", bool: "true or false"}
+IN_WORDS = {
+    int: "a whole number",
+    float: "a number",
+    str: "text",
+    bool: "true or false",
+    float | str: "a number or text",
+}
 
 
 def read_options(options: type, parsed: argparse.Namespace, command: str) -> Any:
@@ -59,8 +65,16 @@ def read_yaml(path: str | Path, what: str) -> Any:
     """What a YAML file holds; InputError when it cannot be read."""
     import yaml
 
+    class Loader(yaml.SafeLoader):
+        """Without numbers of base 60: 2:4 is text, not 124."""
+
+        def resolve(self, kind, value, implicit):
+            tag = super().resolve(kind, value, implicit)
+            number = tag in ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float")
+            return self.DEFAULT_SCALAR_TAG if number and ":" in value else tag
+
     try:
-        return yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+        return yaml.load(Path(path).read_text(encoding="utf-8"), Loader)
     except (OSError, ValueError, yaml.YAMLError) as error:  # ValueError: no UTF-8, or a path that is none
         reason = getattr(error, "strerror", None) or str(error).splitlines()[0]
         raise InputError(f"The {what} {path} cannot be read: {reason}.") from None
@@ -74,6 +88,8 @@ def _of_type(value: Any, hint: Any, where: str) -> Any:
         if value == []:
             raise InputError(f"{where} is empty; give at least one value, or leave the line out.")
         return [_of_type(v, kind, where) for v in (value if isinstance(value, list) else [value])]
+    if kind == float | str and isinstance(value, int | float | str) and not isinstance(value, bool):
+        return number_or_text(str(value))
     if kind is float and isinstance(value, str):  # YAML takes 1e-3 for text: it wants a point, 1.0e-3
         try:
             return float(value)

@@ -58,7 +58,7 @@ class Chart:
 def accuracy_chart(series: list[Series], dense: float, width: int, height: int, window: float | None = None) -> Chart:
     """Top-1 against sparsity; `window` shows only that many points below the dense model.
 
-    Labels stand beside the ends of the lines where the chart is wide enough.
+    Labels stand beside the ends of the lines where the chart is wide enough; what is asked for as N:M is a point.
     """
     labelled = width > 500
     area = _area(width, height, right=150 if labelled else 14)
@@ -81,10 +81,11 @@ def accuracy_chart(series: list[Series], dense: float, width: int, height: int, 
             marks.append(Mark(x(depth(point.sparsity)), y(top1.mean), y(max(top1.low, low)), y(top1.high), title))
         lines.append(Line(s, marks, path))
     if labelled:
-        ends = spread_labels(
-            [line.marks[-1].y if line.marks else math.inf for line in lines], area["top"], area["bottom"]
-        )
-        lines = [replace(n, label_y=end if n.marks else None) for n, end in zip(lines, ends, strict=True)]
+        points_alone = all(s.pattern for s in series)  # beside lines, the legend is enough for them
+        named = [i for i, line in enumerate(lines) if line.marks and (points_alone or not line.series.pattern)]
+        ends = spread_labels([lines[i].marks[-1].y for i in named], area["top"], area["bottom"])
+        for i, end in zip(named, ends, strict=True):
+            lines[i] = replace(lines[i], label_y=end)
     return Chart(
         **area,
         x_title="zeros among the prunable weights",

@@ -20,6 +20,8 @@ POINTS = 190.0  # height of the plotting area, in which labels are moved apart
 def save_curve(results: dict[str, Any], path: str | Path) -> None:
     """Draw top-1 against sparsity for every method, with the dense line and labels beside the lines.
 
+    What was asked for as N:M is drawn where there is nothing else: it makes no line.
+
     Args:
         path: ends in .svg or .png.
     Raises:
@@ -33,6 +35,7 @@ def save_curve(results: dict[str, Any], path: str | Path) -> None:
     if kind not in ("svg", "png"):
         raise InputError(f"The curve is drawn as .svg or .png, not as {path.suffix or 'a file without ending'!r}.")
     series, dense = gather(results), results["dense"]["top1"]
+    series = [s for s in series if not s.pattern] or series
     with mpl.rc_context({"svg.hashsalt": "secateur", "font.family": "sans-serif", "font.size": 9.5}):
         figure = Figure(figsize=(7.2, 3.7), layout="constrained", facecolor="white")
         axes = figure.add_subplot()

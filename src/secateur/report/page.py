@@ -104,7 +104,7 @@ def _table_row(series: Series, point: Point, dense: float) -> dict[str, Any]:
     return {
         "series": series,
         "mean": top1.mean,
-        "sparsity": percent(point.sparsity),
+        "sparsity": series.pattern or percent(point.sparsity),
         "achieved": value_text(point.value("achieved"), 2, 100),
         "top1": value_text(top1, 2),
         "change": f"{top1.mean - dense:+.2f}".replace("-", "−"),

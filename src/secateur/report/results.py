@@ -1,13 +1,13 @@
 """The dictionary of a comparison, checked, and gathered into series.
 
-A series is one method with one allocation; a point of it is all runs (seeds) at one sparsity.
+A series is one method with one allocation and pattern; a point of it is all runs (seeds) at one sparsity.
 """
 
 import statistics
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..errors import InputError
 
@@ -26,6 +26,7 @@ ROW = {"method": TEXT, "allocation": TEXT, "sparsity": NUMBER, "top1": NUMBER}
 OPTIONAL = {
     **dict.fromkeys(("achieved", "top5", "loss", "predicted_loss_increase", "seconds", "seed"), NUMBER),
     "checkpoint": TEXT,
+    "asked": (int, float, str),
     "layers": (list,),
     "options": (dict,),
 }
@@ -83,15 +84,16 @@ class Point:
 
 @dataclass(frozen=True)
 class Series:
-    """One method with one allocation and one set of options; `index` is its place in the palette."""
+    """One method with one allocation, pattern and set of options; `index` is its place in the palette."""
 
     method: str
     allocation: str
+    pattern: str  # N:M, or nothing
     index: int
-    dashed: bool  # the line of every allocation but the first
+    dashed: bool  # the line of every allocation but the first, and N:M
     points: tuple[Point, ...]
     name: str
-    label: str  # the name, with the allocation and the options in which the method's series differ
+    label: str  # the name, with the pattern, and the allocation and the options in which the method's series differ
 
 
 def gather(results: dict[str, Any]) -> list[Series]:
@@ -100,33 +102,42 @@ def gather(results: dict[str, Any]) -> list[Series]:
     methods = list(dict.fromkeys(row["method"] for row in rows))
     allocations = list(dict.fromkeys(row["allocation"] for row in rows))
     kinds = list(dict.fromkeys(_kind(row) for row in rows))
-    several = {m: len({allocation for method, allocation, _ in kinds if method == m}) > 1 for m in methods}
+    several = {m: len({kind.allocation for kind in kinds if kind.method == m}) > 1 for m in methods}
     series = []
     for kind in kinds:
-        method, allocation, _ = kind
         own = [row for row in rows if _kind(row) == kind]
         points = [Point(s, tuple(r for r in own if r["sparsity"] == s)) for s in sorted({r["sparsity"] for r in own})]
-        name = NAMES.get(method, method)
-        told = [allocation] if several[method] else []
-        told += _differing(kind, [other for other in kinds if other[0] == method])
+        name = NAMES.get(kind.method, kind.method)
+        told = [kind.allocation] if several[kind.method] else []
+        told += [kind.pattern] if kind.pattern else []
+        told += _differing(kind, [other for other in kinds if other.method == kind.method])
         label = f"{name} ({', '.join(told)})" if told else name
-        dashed = several[method] and allocation != allocations[0]
-        series.append(Series(method, allocation, methods.index(method), dashed, tuple(points), name, label))
+        dashed = bool(kind.pattern) or (several[kind.method] and kind.allocation != allocations[0])
+        index = methods.index(kind.method)
+        series.append(Series(kind.method, kind.allocation, kind.pattern, index, dashed, tuple(points), name, label))
     return series
 
 
-Kind = tuple[str, str, tuple[tuple[str, str], ...]]  # method, allocation, options
+class Kind(NamedTuple):
+    """What the runs of a series have in common."""
+
+    method: str
+    allocation: str
+    pattern: str
+    options: tuple[tuple[str, str], ...]
 
 
 def _kind(row: dict[str, Any]) -> Kind:
     options = row.get("options") or {}
-    return row["method"], row["allocation"], tuple((name, f"{value}") for name, value in sorted(options.items()))
+    pattern = row["asked"] if isinstance(row.get("asked"), str) else ""
+    said = tuple((name, f"{value}") for name, value in sorted(options.items()))
+    return Kind(row["method"], row["allocation"], pattern, said)
 
 
 def _differing(kind: Kind, siblings: list[Kind]) -> list[str]:
     """The options of `kind` that are not the same in all siblings, such as block=96."""
-    shared = set.intersection(*(set(options) for _, _, options in siblings))
-    return [f"{name}={value}" for name, value in kind[2] if (name, value) not in shared]
+    shared = set.intersection(*(set(other.options) for other in siblings))
+    return [f"{name}={value}" for name, value in kind.options if (name, value) not in shared]
 
 
 def check(results: Any) -> dict[str, Any]:
@@ -159,7 +170,7 @@ def _check_fields(value: dict[str, Any], kinds: dict[str, tuple], place: str) ->
     for field, kind in kinds.items():
         found = value.get(field)
         right = isinstance(found, kind) and not isinstance(found, bool)
-        _expect(right, f"{place}.{field}", "number" if kind is NUMBER else kind[0].__name__)
+        _expect(right, f"{place}.{field}", "number" if kind is NUMBER else " or ".join(k.__name__ for k in kind))
 
 
 def _expect(right: bool, place: str, kind: str) -> None:

@@ -7,6 +7,7 @@ from typing import ClassVar
 from torch import Tensor
 
 from ..errors import InputError
+from ..patterns import NM
 from .statistic import BlockFishers, Statistic
 
 
@@ -21,6 +22,7 @@ class Solver(ABC):
     paper: ClassVar[str]
     cost: ClassVar[str]  # of its scores, beside the gradients; in a phrase
     memory: ClassVar[str]  # of what it asks of the gradients
+    greedy: ClassVar[bool] = False  # one after the other leaves, so a score depends on which others may
 
     block: int | None = None  # B
     damping: float = 0.0  # λ
@@ -42,6 +44,10 @@ class Solver(ABC):
     @abstractmethod
     def scores(self, weight: Tensor, keep: Tensor, gathered: Tensor, damping: float) -> Tensor:
         """(blocks, size); `keep` is False for weights that have left before."""
+
+    def scores_within(self, pattern: NM, weight: Tensor, keep: Tensor, gathered: Tensor, damping: float) -> Tensor:
+        """The scores of weights that are to end in a pattern; only a greedy method has others for them."""
+        return self.scores(weight, keep, gathered, damping)
 
     @abstractmethod
     def compensate(self, weight: Tensor, before: Tensor, keep: Tensor, gathered: Tensor, damping: float) -> Tensor:

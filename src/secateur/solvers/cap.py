@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from .. import native
+from ..patterns import NM
 from .base import Solver
 from .obs import best_kept, by_blocks, compensate, factor_kept, half_form
 
@@ -88,12 +89,16 @@ class CAP(Solver):
     paper: ClassVar[str] = "Kuznedelev et al. 2023, CAP: Correlation-Aware Pruning"
     cost: ClassVar[str] = "4/3 · B² a weight, one block at a time"
     memory: ClassVar[str] = "(B + 1) / 2 numbers a weight"
+    greedy: ClassVar[bool] = True
 
     block: int = 192  # B
     damping: float = 0.01  # λ, in units of the Fisher's mean diagonal
 
     def scores(self, weight: Tensor, keep: Tensor, gathered: Tensor, damping: float) -> Tensor:
         return scores(weight, gathered, keep, damping)
+
+    def scores_within(self, pattern: NM, weight: Tensor, keep: Tensor, gathered: Tensor, damping: float) -> Tensor:
+        return scores(weight, gathered, keep, damping, pattern.of, pattern.leave)
 
     def compensate(self, weight: Tensor, before: Tensor, keep: Tensor, gathered: Tensor, damping: float) -> Tensor:
         return compensate(weight, keep, gathered, damping)
