@@ -14,7 +14,8 @@ from .errors import check_whole
 from .layers import select_layers
 from .progress import Track, silent
 from .resources import DEFAULT, Resources
-from .solvers import Solver, solver_named
+from .settings import solver_for
+from .solvers import Solver
 from .steps import (
     Masks,
     check_start,
@@ -103,10 +104,10 @@ def prune_(
     Args:
         batches: (images, labels) pairs, or mappings of the model's keyword arguments with "labels". A method without
             curvature needs none.
-        method: one of `secateur.solvers.METHODS`, such as "cap", or a solver with options such as
-            `CAP(block=128, damping=1e-3)`.
+        method: one of `secateur.solvers.METHODS`, such as "cap", with the options of the model's family (see
+            `solver_for`); or a solver with options such as `CAP(block=128, damping=1e-3)`, taken as it is.
         sparsity: the fraction of the chosen weights that end as zeros, or a table {layer pattern: fraction}.
-        layers: patterns of weight names; see `select_layers`. By default all but the stem, depthwise and classifier.
+        layers: patterns of weight names; see `select_layers`. By default all but what the model's family keeps dense.
         allocation: "global" (one threshold for all layers) or "uniform" (the same sparsity in each).
         loss: of (outputs, targets); cross-entropy by default, or the model's own where batches are mappings.
         samples_per_gradient: consecutive samples averaged into one gradient of the Fisher.
@@ -127,7 +128,7 @@ def prune_(
     (36, 36)
     """
     start = time.perf_counter()
-    solver, weights = solver_named(method), select_layers(model, layers)
+    solver, weights = solver_for(model, method), select_layers(model, layers)
     keep = starting_masks(weights, masks)
     groups = groups_for({n: w.size for n, w in weights.items()}, sparsity, allocation)
     check_start(weights, keep, groups)
