@@ -37,6 +37,7 @@ def run(options: Options) -> int:
     from ..comparison import contender
     from ..files import check_output
     from .checks import check_data, check_gradients, goals_of
+    from .results import options_line
 
     goals = goals_of(options.sparsity, options.table)
     chosen = contender(options.method, options.allocation, **options.said_of_fisher())
@@ -53,6 +54,7 @@ def run(options: Options) -> int:
         ["sparsity", "zeros", "top-1 %", "loss", "predicted\nincrease", "seconds", "saved in"],
         [_shown(row) for row in document["rows"]],
     )
+    console.line(options_line(document["rows"]))
     return 0
 
 
@@ -66,6 +68,7 @@ def _prune(options: Options, chosen, goals: list, console) -> dict:
     from dataclasses import asdict
 
     from ..checkpoint import save
+    from ..comparison import fitted
     from ..evaluation import evaluate
     from ..files import new_folder
     from .checks import check_goals, check_room, name_of
@@ -73,6 +76,7 @@ def _prune(options: Options, chosen, goals: list, console) -> dict:
     from .sources import calibration, describe_data, evaluation, in_memory, load, notes
 
     model = load(options)
+    chosen = fitted(chosen, model, paper=options.settings == "paper")
     check_goals(model, options.layers, [chosen], goals)
     check_room(options.out, model, len(goals))
     calls_for_data = chosen.solver.statistic is not None or options.names_data()

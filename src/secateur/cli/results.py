@@ -35,6 +35,19 @@ def row_of(row, seed: int, saved: str | None) -> dict:
     }
 
 
+def options_line(rows: Sequence[dict]) -> str:
+    """The options of every method in the rows: the user's, the family's and its own."""
+    said = dict.fromkeys(" ".join([row["method"], options_text(row["method"], row["options"])]) for row in rows)
+    return f"Options: {'; '.join(said)}."
+
+
+def options_text(method: str, options: dict) -> str:
+    """Those that can be chosen, as they are given on the command line."""
+    from ..solvers import options_of
+
+    return " ".join(f"{name}={str(options[name]).lower()}" for name in options_of(method)) or "none"
+
+
 def describe(options, model, data: dict, dense, rows: Sequence[dict], seconds: float) -> dict:
     """The whole document of a comparison."""
     import torch
