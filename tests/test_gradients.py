@@ -84,6 +84,28 @@ def test_hooks_are_chosen_where_they_can_tell_the_samples_apart(name):
     assert rule is (gradients_one_by_one if name in ALONE else gradients_by_hooks)
 
 
+class Tokens(nn.Module):
+    """A convolution and its batch normalisation, then tokens, as in EfficientFormer."""
+
+    def __init__(self):
+        super().__init__()
+        self.stem, self.norm, self.last = nn.Conv2d(3, 4, 1), nn.BatchNorm2d(4), nn.LayerNorm(4)
+
+    def forward(self, x):
+        return self.last(self.norm(self.stem(x)).flatten(2).transpose(1, 2)).square().mean(1)
+
+
+@pytest.mark.parametrize("sizes", [(3,), (1, 1, 1), (2, 1)])
+def test_one_sample_alone_has_its_gradient_where_batch_normalisation_is_followed_by_tokens(sizes):
+    torch.manual_seed(0)
+    model, batch = Tokens().double().eval(), (torch.randn(3, 3, 5, 5).double(), labels(3))
+    found, _ = streamed(model, cut_into(batch, *sizes))
+    for sample, gradient in enumerate(found["stem.weight"]):
+        inputs, targets = (part[[sample, sample]] for part in batch)  # a pair has none of torch's trouble with one
+        truth = torch.autograd.grad(F.cross_entropy(model(inputs), targets), model.stem.weight)[0]
+        assert_close(gradient, as_matrix(truth))
+
+
 def test_a_first_batch_of_one_sample_decides_nothing():
     model, batch = example("tokens first", 6)
     found, _ = streamed(model, cut_into(batch, 1, 3, 2))

@@ -91,19 +91,19 @@ def test_a_weight_that_is_computed_from_others_is_not_prunable():
 # --- the default rule ------------------------------------------------------------------------------------------------
 
 DENSE = {
-    "vit_tiny_patch16_224": {"patch_embed.proj": "stem", "head": "classifier"},
+    "vit_tiny_patch16_224": {"patch_embed.proj": "stem", "head": "head"},
     "convnext_atto": {
         "stem.0": "stem",
-        "head.fc": "classifier",
+        "head.fc": "head",
         **{f"stages.{i}.blocks.0.conv_dw": "depthwise" for i in range(4)},
     },
     "mobilenetv3_small_050": {
         "conv_stem": "stem",
-        "classifier": "classifier",
+        "classifier": "head",
         **dict.fromkeys(["blocks.0.0.conv_dw", "blocks.1.0.conv_dw", "blocks.1.1.conv_dw"], "depthwise"),
         **{f"blocks.{i}.{j}.conv_dw": "depthwise" for i, count in ((2, 3), (3, 2), (4, 3)) for j in range(count)},
     },
-    "swin_tiny_patch4_window7_224": {"patch_embed.proj": "stem", "head.fc": "classifier"},
+    "swin_tiny_patch4_window7_224": {"patch_embed.proj": "stem", "head.fc": "head"},
 }
 
 
@@ -122,7 +122,7 @@ def test_the_default_rule_knows_the_usual_names_outside_timm():
     assert {n: why.split(":")[0] for n, why in reasons.items()} == {
         "conv1.weight": "stem",
         "layer1.0.weight": "depthwise",
-        "fc.weight": "classifier",
+        "fc.weight": "head",
     }
 
 

@@ -20,10 +20,12 @@ if TYPE_CHECKING:
     from .data import DataSource, calibration_batches, evaluation_batches
     from .errors import InputError, NumericsError
     from .evaluation import evaluate
+    from .families import family_of
     from .layers import select_layers
     from .models import load_model
     from .prune import PruneResult, prune_
     from .resources import Resources
+    from .settings import solver_for
     from .solvers import CAP, MFAC, OBD, FastCAP, GrW, Magnitude, WoodFisher
 
 _PLACES = {
@@ -37,6 +39,8 @@ _PLACES = {
     "prune_": "prune",
     "PruneResult": "prune",
     "select_layers": "layers",
+    "family_of": "families",
+    "solver_for": "settings",
     "Resources": "resources",
     "compare": "comparison",
     "contender": "comparison",

@@ -5,7 +5,8 @@ import functools
 import itertools
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 from torch import Tensor, nn
 
@@ -20,6 +21,7 @@ from .patterns import NM
 from .progress import Track, silent
 from .prune import PruneResult
 from .resources import DEFAULT, Resources
+from .settings import solver_for
 from .solvers import Solver, Statistic, options_of, solver_named
 from .sparsity import Sparsity, Wanted, read_sparsity
 from .steps import (
@@ -44,6 +46,7 @@ class Contender:
     solver: Solver
     allocation: str
     label: str
+    said: Mapping[str, Any] | None = field(default=None, compare=False)  # of its text; the rest is for `fitted` to say
 
 
 def contender(text: str, allocation: str = "global", **fisher_options: object) -> Contender:
@@ -68,7 +71,14 @@ def contender(text: str, allocation: str = "global", **fisher_options: object) -
                 f"{word!r} in the method {text!r} is neither an allocation ({', '.join(ALLOCATIONS)}) nor an option"
                 f" such as block=96.{nearest(word, ALLOCATIONS)}"
             )
-    return Contender(solver_named(method, **options), allocation, text)
+    return Contender(solver_named(method, **options), allocation, text, options)
+
+
+def fitted(chosen: Contender, model: nn.Module, paper: bool = False) -> Contender:
+    """With the options of the model's family, or the paper's, where its text says none; see `solver_for`."""
+    if chosen.said is None:
+        return chosen
+    return replace(chosen, solver=solver_for(model, chosen.solver.name, paper, **chosen.said), said=None)
 
 
 WORDS = {"true": True, "false": False, "none": None}
@@ -109,6 +119,7 @@ def compare(
     """Yield a row for every contender and sparsity while the model is as pruned for it; it ends as it was.
 
     Args:
+        contenders: those made of text take the options of the model's family where the text says none.
         evaluate: of the pruned model.
         The others: as in `prune_`.
     Raises:
@@ -119,6 +130,7 @@ def compare(
     >>> [row.result.zeros for row in rows]
     [24, 36]
     """
+    contenders = [fitted(chosen, model) for chosen in contenders]
     weights = select_layers(model, layers)
     keep = starting_masks(weights, None)
     goals = goals_for(weights, keep, contenders, sparsities)

@@ -6,13 +6,14 @@ Fisher are runs of consecutive entries of that matrix.
 
 import fnmatch
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import nn
 
 from .errors import InputError, nearest
+from .families import ANYWHERE, HEAD, core_of, family_of, model_type_of
 
 PRUNABLE = (nn.Linear, nn.Conv1d, nn.Conv2d)
 CHANNELS_LAST = {2: (0, 1), 3: (0, 2, 1), 4: (0, 2, 3, 1)}
@@ -141,37 +142,47 @@ def _matches(name: str, pattern: str) -> bool:
     return any(fnmatch.fnmatchcase(n, pattern) for n in names)
 
 
-def kept_dense(model: nn.Module, weights: dict[str, PrunableWeight]) -> dict[str, str]:
-    """Name → reason, for the weights the default rule leaves alone."""
-    dense = {name: "depthwise: a few weights per channel" for name, w in weights.items() if w.kind == "depthwise"}
-    for weight in _named_modules_weights(model, weights, _classifier_names(model, weights)):
-        dense[weight] = "classifier: its size follows the classes"
-    for weight in _named_modules_weights(model, weights, _stem_names(model, weights)):
-        dense[weight] = "stem: few weights, all of them seen by every image"
-    return dense
+# --- what the default rule keeps dense --------------------------------------------------------------------------------
 
 
-def _classifier_names(model: nn.Module, weights: dict[str, PrunableWeight]) -> tuple[str, ...]:
-    """timm says which module classifies; elsewhere it is the last weight of a module that is called like one."""
+def kept_dense(model: nn.Module, weights: Mapping[str, PrunableWeight]) -> dict[str, str]:
+    """Name → reason, for the weights the default rule leaves alone, in the model's order."""
+    prefix, core = core_of(model)
+    own = {name.removeprefix(prefix): weight for name, weight in weights.items()}
+    reasons = {**ANYWHERE, **family_of(core).dense}
+    dense = {name: why for pattern, why in reasons.items() for name in own if _matches(name, pattern)}
+    dense |= {name: "depthwise: a few weights per channel" for name, w in own.items() if w.kind == "depthwise"}
+    dense |= dict.fromkeys(_heads(core, own), HEAD)
+    dense |= dict.fromkeys(_stem(core, own), "stem: few weights, all of them seen by every image")
+    return {prefix + name: dense[name] for name in own if name in dense}
+
+
+def _heads(model: nn.Module, weights: Mapping[str, PrunableWeight]) -> list[str]:
+    """What timm calls the classifier, what is outside of transformers' base model, or the last of what is called so."""
     config = getattr(model, "pretrained_cfg", None) or {}
     if names := config.get("classifier"):
-        return (names,) if isinstance(names, str) else tuple(names)
+        return _inside(model, weights, names)
+    base = getattr(model, "base_model", model) if model_type_of(model) else model
+    if base is not model:
+        within = {id(module) for module in base.modules()}
+        return [name for name, weight in weights.items() if not any(id(m) in within for m in weight.modules)]
     last = (
         [name for name in weights if name.startswith((f"{called}.", f"{called}s."))][-1:]
         for called in ("head", "fc", "classifier")
     )
-    return tuple(name.removesuffix(".weight") for found in last for name in found)
+    return [name for found in last for name in found]
 
 
-def _stem_names(model: nn.Module, weights: dict[str, PrunableWeight]) -> tuple[str, ...]:
-    """timm names the first convolution; elsewhere it is a convolution the model lists first."""
+def _stem(model: nn.Module, weights: Mapping[str, PrunableWeight]) -> list[str]:
+    """What timm calls the first convolution; elsewhere a convolution that the model lists first."""
     config = getattr(model, "pretrained_cfg", None) or {}
     if names := config.get("first_conv"):
-        return (names,) if isinstance(names, str) else tuple(names)
-    first = next(iter(weights.values()), None)
-    return (first.name.removesuffix(".weight"),) if first is not None and "conv" in first.kind else ()
+        return _inside(model, weights, names)
+    return [name for name, weight in list(weights.items())[:1] if "conv" in weight.kind]
 
 
-def _named_modules_weights(model: nn.Module, weights: dict[str, PrunableWeight], names: tuple[str, ...]) -> list[str]:
+def _inside(model: nn.Module, weights: Mapping[str, PrunableWeight], names: str | Sequence[str]) -> list[str]:
+    """The weights of the modules called so, and of those in them."""
+    names = (names,) if isinstance(names, str) else tuple(names)
     inside = {id(m) for name, top in model.named_modules() if name in names for m in top.modules()}
     return [name for name, weight in weights.items() if any(id(m) in inside for m in weight.modules)]

@@ -15,7 +15,8 @@ from .layers import select_layers
 from .patterns import NM
 from .progress import Track, silent
 from .resources import DEFAULT, Resources
-from .solvers import Solver, solver_named
+from .settings import solver_for
+from .solvers import Solver
 from .sparsity import Sparsity, Wanted, plain, read_sparsity
 from .steps import (
     Masks,
@@ -108,12 +109,12 @@ def prune_(
     Args:
         batches: (images, labels) pairs, or mappings of the model's keyword arguments with "labels". A method without
             curvature needs none.
-        method: one of `secateur.solvers.METHODS`, such as "cap", or a solver with options such as
-            `CAP(block=128, damping=1e-3)`.
+        method: one of `secateur.solvers.METHODS`, such as "cap", with the options of the model's family (see
+            `solver_for`); or a solver with options such as `CAP(block=128, damping=1e-3)`, taken as it is.
         sparsity: the fraction of the chosen weights that end as zeros; or any N:M, such as "2:4", of whose M
             neighbouring input channels at most N are not zero; or a table {layer pattern: fraction or N:M}. Layers
             that cannot take N:M stay as they are, and `left_out` of the result says why.
-        layers: patterns of weight names; see `select_layers`. By default all but the stem, depthwise and classifier.
+        layers: patterns of weight names; see `select_layers`. By default all but what the model's family keeps dense.
         allocation: "global" (one threshold for all layers) or "uniform" (the same sparsity in each).
         loss: of (outputs, targets); cross-entropy by default, or the model's own where batches are mappings.
         samples_per_gradient: consecutive samples averaged into one gradient of the Fisher.
@@ -134,7 +135,7 @@ def prune_(
     (36, 36)
     """
     start = time.perf_counter()
-    solver, weights, wanted = solver_named(method), select_layers(model, layers), read_sparsity(sparsity)
+    solver, weights, wanted = solver_for(model, method), select_layers(model, layers), read_sparsity(sparsity)
     keep = starting_masks(weights, masks)
     groups = groups_for(weights, keep, wanted, allocation)
     patterns = patterns_of(groups)

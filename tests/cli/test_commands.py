@@ -344,17 +344,6 @@ def test_eval_agrees_with_a_loop_over_the_images(call, colour, images):
     assert "18 images" in call("eval", "--model", colour, "--data-dir", images, "--workers", "0").out
 
 
-def test_layers_lists_what_would_be_pruned_and_why_the_rest_would_not(call, grey):
-    document = json.loads(call("layers", grey, "--json", "--layers", "blocks.*", "!*.qkv").out)
-    pruned = {row["name"] for row in document["layers"] if row["pruned"]}
-    assert pruned == {f"blocks.{i}.{name}.weight" for i in (0, 1) for name in ("attn.proj", "mlp.fc1", "mlp.fc2")}
-    assert document["prunable"] == sum(row["weights"] for row in document["layers"] if row["pruned"])
-    assert all(bool(row["reason"]) != row["pruned"] for row in document["layers"])
-    lines = call("layers", grey).out.splitlines()
-    assert any(line.split() == ["head.weight", "linear", "10×16", "160", "no,", "classifier"] for line in lines)
-    assert any(line.split() == ["blocks.0.mlp.fc1.weight", "linear", "64×16", "1,024", "yes"] for line in lines)
-
-
 def test_methods_lists_every_method_with_its_options(call):
     rows = json.loads(call("methods", "--json").out)
     assert [row["name"] for row in rows] == list(METHODS)

@@ -159,7 +159,7 @@ def test_a_value_out_of_bounds_is_refused(flags, message):
         (["prune", "--sparsty", "0.5"], r"secateur prune: there is no option --sparsty\. Did you mean --sparsity\? `s"),
         (["prune", "--sample=5"], r"there is no option --sample\. Did you mean --samples\?"),
         (["prune", "--xyzzy"], r"there is no option --xyzzy\. `secateur prune --help` lists what it takes\."),
-        (["layers", "--model", "bundled"], r"secateur layers: MODEL stands by itself, without --model\. "),
+        (["inspect", "--folder", "a"], r"secateur inspect: FOLDER stands by itself, without --folder\. "),
         (["inspect", "a", "b"], r"secateur inspect: there is no place for 'b'\. "),
         (["prune", "--samples", "many"], r"argument --samples: invalid int value: 'many'\. "),
         (["prune", "--allocation", "globl"], r"argument --allocation: invalid choice: 'globl' \(choose from "),

@@ -73,7 +73,7 @@ def _methods(text: str) -> list[str]:
 def _results(options: Options, contenders, goals: list, folder, console) -> dict:
     """Every contender at every sparsity for every seed; the pruned models go below `folder`."""
     from ..checkpoint import save
-    from ..comparison import compare
+    from ..comparison import compare, fitted
     from ..evaluation import evaluate
     from .checks import check_goals, check_room, name_of
     from .results import describe, row_of
@@ -81,6 +81,7 @@ def _results(options: Options, contenders, goals: list, folder, console) -> dict
 
     start = time.perf_counter()
     model, seeds = load(options), list(dict.fromkeys(options.seeds)) or [options.seed]
+    contenders = [fitted(chosen, model, paper=options.settings == "paper") for chosen in contenders]
     check_goals(model, options.layers, contenders, goals)
     runs = len(contenders) * len(goals)
     if options.out and options.checkpoints:
@@ -112,7 +113,7 @@ def _results(options: Options, contenders, goals: list, folder, console) -> dict
 
 def _print(options: Options, results: dict, console) -> None:
     from ..report.results import Value, value_text
-    from .results import asked_text, tell_left_out
+    from .results import asked_text, options_line, tell_left_out
 
     dense, data, rows = results["dense"], results["data"], results["rows"]
     seeds = len({row["seed"] for row in rows})
@@ -136,6 +137,7 @@ def _print(options: Options, results: dict, console) -> None:
         console.line(f"Means over {seeds} seeds ± standard deviation.")
     if any(row["gradients"] for row in rows):
         console.line(f"The gradients of {data['samples']:,} images were collected once for all methods.")
+    console.line(options_line(rows))
     console.line(f"Everything took {results['seconds']:.0f} s.")
     if options.out:
         console.line(f"Report: {Path(options.out) / 'report.html'}")

@@ -6,6 +6,7 @@ from .console import Console
 from .options import option
 
 HELP = "list the methods"
+SHOWN = ("name", "summary", "paper", "cost", "memory")
 
 
 @dataclass
@@ -15,6 +16,7 @@ class Options:
 
 def run(options: Options) -> int:
     from ..solvers import METHODS
+    from .results import options_text
 
     console = Console(options.json)
     rows: list[dict] = [
@@ -34,15 +36,8 @@ def run(options: Options) -> int:
     console.table(
         "Methods",
         ["method", "what it does", "paper", "cost of the scores", "memory", "options"],
-        [(r["name"], r["summary"], r["paper"], r["cost"], r["memory"], _options(r)) for r in rows],
+        [[*(row[key] for key in SHOWN), options_text(row["name"], row["options"])] for row in rows],
     )
     console.line("An option or an allocation follows the name: cap:block=96, woodfisher:uniform.")
     console.line("Each makes any pattern: unstructured, N:M such as 2:4, or a table of both.")
     return 0
-
-
-def _options(row: dict) -> str:
-    """Those that can be chosen."""
-    from ..solvers import options_of
-
-    return " ".join(f"{n}={str(row['options'][n]).lower()}" for n in options_of(row["name"])) or "none"

@@ -23,14 +23,19 @@ def option(
     help: str,
     *,
     positional: bool = False,
+    flag: bool = False,
     choices: Sequence[str] = (),
     metavar: str = "",
     least: float | None = None,
     most: float | None = None,
 ) -> Any:
-    """A dataclass field that is a flag; required when `default` is `...`."""
+    """A dataclass field that is a flag, or `positional`, or may be given as a `flag` all the same.
+
+    It is required when `default` is `...`.
+    """
     about = {
-        "help": help, "positional": positional, "choices": choices, "metavar": metavar, "least": least, "most": most
+        "help": help, "positional": positional, "flag": flag or not positional, "choices": choices,
+        "metavar": metavar, "least": least, "most": most,
     }  # fmt: skip
     if default is ...:
         return field(kw_only=True, metadata=about)
@@ -93,15 +98,19 @@ def _add_flag(group: Any, item: Field, hint: Any) -> None:
             words |= {"choices": about["choices"], "metavar": None}
         if many:
             words["nargs"] = "+"
-    if about["positional"]:
-        words["nargs"] = "?"  # it may come from the configuration file
-        group.add_argument(item.name, **words)
-    else:
-        group.add_argument(flag_of(item), **words)
+    if about["positional"]:  # "?": it may come from the configuration file
+        group.add_argument(item.name, **words, nargs="?")
+        words["help"] = argparse.SUPPRESS  # said once
+    if about["flag"]:
+        group.add_argument(_flag(item), **words)
 
 
 def flag_of(item: Field) -> str:
-    return item.name.upper() if item.metadata["positional"] else f"--{item.name.replace('_', '-')}"
+    return item.name.upper() if item.metadata["positional"] else _flag(item)
+
+
+def _flag(item: Field) -> str:
+    return f"--{item.name.replace('_', '-')}"
 
 
 def _metavar(item: Field, kind: Any) -> str:

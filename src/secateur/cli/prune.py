@@ -40,7 +40,7 @@ def run(options: Options) -> int:
     from ..comparison import contender
     from ..files import check_output
     from .checks import check_data, check_gradients, goals_of
-    from .results import tell_left_out
+    from .results import options_line, tell_left_out
 
     goals = goals_of(options.sparsity, options.table)
     chosen = contender(options.method, options.allocation, **options.said_of_fisher())
@@ -58,6 +58,7 @@ def run(options: Options) -> int:
         [_shown(row) for row in document["rows"]],
     )
     tell_left_out(document["rows"], console)
+    console.line(options_line(document["rows"]))
     return 0
 
 
@@ -73,6 +74,7 @@ def _prune(options: Options, chosen, goals: list, console) -> dict:
     from dataclasses import asdict
 
     from ..checkpoint import save
+    from ..comparison import fitted
     from ..evaluation import evaluate
     from ..files import new_folder
     from .checks import check_goals, check_room, name_of
@@ -80,6 +82,7 @@ def _prune(options: Options, chosen, goals: list, console) -> dict:
     from .sources import calibration, describe_data, evaluation, in_memory, load, notes
 
     model = load(options)
+    chosen = fitted(chosen, model, paper=options.settings == "paper")
     check_goals(model, options.layers, [chosen], goals)
     check_room(options.out, model, len(goals))
     calls_for_data = chosen.solver.statistic is not None or options.names_data()

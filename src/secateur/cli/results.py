@@ -60,6 +60,19 @@ def tell_left_out(rows: Sequence[dict], console) -> None:
         console.line(f"{name} stays as it is, not {asked}: {reason}.")
 
 
+def options_line(rows: Sequence[dict]) -> str:
+    """The options of every method in the rows: the user's, the family's and its own."""
+    said = dict.fromkeys(" ".join([row["method"], options_text(row["method"], row["options"])]) for row in rows)
+    return f"Options: {'; '.join(said)}."
+
+
+def options_text(method: str, options: dict) -> str:
+    """Those that can be chosen, as they are given on the command line."""
+    from ..solvers import options_of
+
+    return " ".join(f"{name}={str(options[name]).lower()}" for name in options_of(method)) or "none"
+
+
 def describe(options, model, data: dict, dense, rows: Sequence[dict], seconds: float) -> dict:
     """The whole document of a comparison."""
     import torch

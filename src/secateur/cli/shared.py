@@ -65,16 +65,30 @@ class EvaluationOptions(DataOptions):
 class FisherOptions:
     """the Fisher, which says how the loss depends on the weights"""
 
-    block: int | None = option(None, "B, weights that are seen together (default: the method's)", least=1)
+    settings: str = option(
+        "own", "for what is not given: our own defaults; or the block and the λ of the CAP paper for such a model, from"
+        " 4,096 gradients of 128 images each", choices=("own", "paper"),
+    )  # fmt: skip
+    block: int | None = option(None, "B, weights that are seen together (default: as `secateur layers` says)", least=1)
     damping: float | None = option(None, "λ, added to the Fisher's diagonal (default: the method's)", least=0)
     relative: bool = option(True, "λ in units of the Fisher's mean diagonal, or as it stands")
-    samples_per_gradient: int = option(1, "images averaged into one gradient; 128 repeats the paper", least=1)
+    samples_per_gradient: int = option(1, "images averaged into one gradient", least=1)
     memory: str | None = option(None, "what may be held in all, such as 12GiB (default: 60 % of what is free)",
                                 metavar="SIZE")  # fmt: skip
     spill: str | None = option(
         None, "where Fishers wait that do not fit (default: the temporary folder)", metavar="FOLDER"
     )
     precision: str = option("float32", "of the passes that make gradients", choices=("auto", "float32", "bfloat16"))
+
+    @staticmethod
+    def implied(given: dict) -> dict:
+        """What --settings says of the options that were not given."""
+        from ..families import PAPER_GRADIENTS, PAPER_SAMPLES_PER_GRADIENT
+
+        if given.get("settings") != "paper":
+            return {}
+        samples = given.get("samples_per_gradient", PAPER_SAMPLES_PER_GRADIENT)
+        return {"samples_per_gradient": samples, "samples": PAPER_GRADIENTS * samples}
 
     def said_of_fisher(self) -> dict:
         """The solver's options that were given."""
@@ -93,6 +107,6 @@ class LayerOptions:
     """layers"""
 
     layers: list[str] = option(
-        [], "weights to prune: globs or re:…, and !… to leave out (default: all but stem, depthwise and classifier)",
+        [], "weights to prune: globs or re:…, and !… to leave out (default: as `secateur layers` says)",
         metavar="PATTERN",
     )  # fmt: skip

@@ -32,7 +32,8 @@ def read_options(options: type, parsed: argparse.Namespace, command: str) -> Any
             raise InputError(f"`secateur {command}` needs {flag_of(item)}: {item.metadata['help']}.")
     for item in fields(options):
         _check(item, values.get(item.name))
-    return options(**values)
+    implied = options.implied(values) if hasattr(options, "implied") else {}
+    return options(**{**implied, **values})
 
 
 def _check(item: Field, value: Any) -> None:

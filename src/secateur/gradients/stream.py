@@ -2,6 +2,7 @@
 layer's are in memory at a time.
 """
 
+import logging
 from collections.abc import Iterable, Mapping
 from contextlib import ExitStack, contextmanager
 
@@ -17,6 +18,9 @@ from ..resources import DEFAULT, Resources
 from .alone import gradients_one_by_one, single_gradients
 from .groups import Groups, Sink
 from .rules import slice_gradients
+
+log = logging.getLogger(__name__)
+ALONE = "Hooks cannot tell the samples of a batch apart in %s: every sample runs alone, which takes longer."
 
 
 def stream_gradients(
@@ -104,14 +108,18 @@ def choose_rule(model, batch, weights, loss, number: int = 0):
     except (RuntimeError, IndexError, TypeError, AttributeError) as error:
         if isinstance(error, NumericsError):
             raise
+        log.info(ALONE, f"this {type(model).__name__} ({type(error).__name__})")
         return gradients_one_by_one
     alone = [single_gradients(model, cut(pair, index), weights, loss, number) for index in range(2)]
-    for name in weights:
-        truth = torch.stack([gradients[name] for gradients in alone])
-        guess = seen.get(name, torch.zeros_like(truth))
-        if not (guess - truth).norm() <= 0.02 * truth.norm() + 1e-12:
-            return gradients_one_by_one
-    return gradients_by_hooks
+    odd = [name for name in weights if not _agree(seen.get(name), torch.stack([each[name] for each in alone]))]
+    if odd:
+        log.info(ALONE, f"{odd[0]} and {len(odd) - 1} more" if odd[1:] else odd[0])
+    return gradients_one_by_one if odd else gradients_by_hooks
+
+
+def _agree(guess: Tensor | None, truth: Tensor) -> bool:
+    difference = truth if guess is None else guess - truth
+    return bool(difference.norm() <= 0.02 * truth.norm() + 1e-12)
 
 
 def _telling_pair(model, batch, loss, number: int):
@@ -128,9 +136,30 @@ def _as_for_inference(model: nn.Module):
     """Evaluation mode and frozen parameters, put back as they were afterwards."""
     required = [(p, p.requires_grad) for p in model.parameters()]
     try:
-        with evaluating(model):
+        with evaluating(model), _batch_norms_right_for_one(model):
             model.requires_grad_(False)
             yield
     finally:
         for parameter, was_required in required:
             parameter.requires_grad_(was_required)
+
+
+@contextmanager
+def _batch_norms_right_for_one(model: nn.Module):
+    """Batch normalisation with the gradients of a single sample in the order of its memory.
+
+    On a processor torch 2.15 gets its backward pass wrong where a single sample's come as tokens, channels last.
+    """
+
+    def ordered(gradient: Tensor) -> Tensor:
+        return gradient.contiguous() if len(gradient) == 1 else gradient
+
+    def after_forward(module: nn.Module, args: tuple, output: Tensor) -> None:
+        if output.requires_grad:
+            output.register_hook(ordered)
+
+    with ExitStack() as hooks:
+        for module in model.modules():
+            if isinstance(module, nn.modules.batchnorm._BatchNorm):
+                hooks.callback(module.register_forward_hook(after_forward).remove)
+        yield
