@@ -9,7 +9,7 @@ from .batches import batch_inputs, samples_in, to_device
 from .modes import evaluating
 from .progress import Track, length, silent
 
-SAMPLES = 512  # more change top-1 by less than its noise (LOG.md)
+SAMPLES = 512  # more change top-1 by less than its noise
 
 
 def batch_norms(model: nn.Module) -> list[nn.modules.batchnorm._BatchNorm]:
