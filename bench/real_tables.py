@@ -10,32 +10,32 @@ from secateur.report import save_curve
 from secateur.report.results import NAMES
 
 PAIRS = [  # the paper's orderings: the first is to do better than the second
+    ("cap:damping=0.1", "woodfisher"),
+    ("cap:damping=0.1", "cap"),
     ("cap", "woodfisher"),
-    ("cap:uniform", "woodfisher"),
+    ("cap:uniform:damping=0.1", "woodfisher"),
     ("woodfisher", "obd"),
-    ("woodfisher", "mfac"),
     ("woodfisher", "magnitude"),
     ("obd", "grw"),
-    ("mfac", "grw"),
     ("grw", "magnitude"),
     ("magnitude", "magnitude:uniform"),
-    ("cap", "cap:uniform"),
-    ("cap", "fast_cap"),
-    ("fast_cap:uniform", "magnitude:uniform"),
+    ("cap:damping=0.1", "cap:uniform:damping=0.1"),
+    ("cap:uniform:damping=0.1", "magnitude:uniform"),
+    ("cap:damping=0.1", "fast_cap"),
+    ("magnitude", "magnitude, not recalibrated"),
 ]
-SHOWN = ("magnitude", "magnitude:uniform", "grw", "obd", "woodfisher", "mfac", "cap", "cap:uniform")  # in the figure
+SHOWN = ("magnitude", "magnitude:uniform", "grw", "obd", "woodfisher", "cap", "cap:uniform")  # in the figure
 
 
 def kind(row: dict) -> str:
-    """Method and allocation, and whether batch normalisation was left as it was."""
-    name = row["method"] + (":uniform" if row["allocation"] == "uniform" else "")
-    return name if row["options"].get("recalibrated", True) else f"{name}, not recalibrated"
+    """The method with its allocation and options, and whether batch normalisation was left as it was."""
+    return row["label"] if row["options"].get("recalibrated", True) else f"{row['label']}, not recalibrated"
 
 
 def words(name: str) -> str:
-    method, comma, rest = name.partition(",")
-    method, colon, allocation = method.partition(":")
-    return NAMES.get(method, method) + (f", {allocation}" if colon else "") + comma + rest
+    method, *options = name.split(":")
+    method, comma, rest = method.partition(",")
+    return ", ".join([NAMES.get(method, method) + comma + rest, *options])
 
 
 def accuracies(document: dict) -> list[str]:
