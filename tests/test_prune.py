@@ -354,4 +354,4 @@ def test_progress_passes_every_layer_and_batch():
         return items
 
     prune_(convolutional(), images(), "cap", 0.5, track=track)
-    assert seen == {"gradients": (3, 3), "cap scores": (3, 3), "cap weights": (3, 3), "batch norm": (3, 3)}
+    assert seen == {"gradients": (3, 3), "cap scores": (3, 3), "cap weights": (3, 3), "batch norm": (3, None)}
