@@ -6,8 +6,9 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 DEMO ?= runs/demo
 IMAGES ?= 1000
+REAL ?= mobilenetv2_100
 
-.PHONY: demo demo-all test test-all check bench bench-full format clean help
+.PHONY: demo demo-all test test-all check bench bench-full bench-real format clean help
 
 ## demo: compare the methods on the bundled model; under two minutes, writes runs/demo/report.html
 demo: $(READY)
@@ -39,6 +40,11 @@ bench: $(READY)
 bench-full: $(READY)
 	$(BIN)/python bench/whole.py --precision auto --out bench/results/deit-small.json
 	$(BIN)/python bench/whole.py --model deit_base_patch16_224 --samples 64 --batch-size 32 --precision auto --out bench/results/deit-base.json
+
+## bench-real: the one-shot comparison on real images: make bench-real WEIGHTS=folder DATA=folder REAL=model; an hour or more
+bench-real: $(READY)
+	$(BIN)/python bench/real_images.py --model $(WEIGHTS)/$(REAL) --images $(DATA) --out bench/results/real-$(REAL).json
+	$(BIN)/python bench/real_tables.py bench/results/real-$(REAL).json
 
 ## format: puts right what a tool can put right
 format: $(READY)

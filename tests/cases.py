@@ -129,6 +129,8 @@ HOOKED = {
     "conv1d, circular": Case(lambda: after(nn.Conv1d(2, 3, 3, padding=1, padding_mode="circular")), (2, 7)),
     "conv2d": Case(lambda: after(nn.Conv2d(3, 4, 3)), (3, 6, 5)),
     "conv2d 1×1": Case(lambda: after(nn.Conv2d(5, 4, 1)), (5, 3, 3)),
+    "conv2d 1×1, stride": Case(lambda: after(nn.Conv2d(5, 4, 1, stride=(2, 3))), (5, 4, 7)),
+    "conv2d 1×1, groups": Case(lambda: after(nn.Conv2d(6, 4, 1, groups=2)), (6, 3, 2)),
     "conv2d, groups": Case(lambda: after(nn.Conv2d(6, 4, 3, padding=1, groups=2)), (6, 4, 5)),
     "conv2d, depthwise": Case(lambda: after(nn.Conv2d(4, 4, 3, padding=1, groups=4)), (4, 5, 4)),
     "conv2d, depthwise twice as wide": Case(lambda: after(nn.Conv2d(3, 6, 3, groups=3)), (3, 5, 4)),

@@ -5,7 +5,7 @@ from timm.layers import BatchNormAct2d
 from torch import nn
 from torch.testing import assert_close
 
-from secateur.batchnorm import batch_norms, recalibrate_
+from secateur.batchnorm import batch_norms, enough, recalibrate_
 
 
 def network():
@@ -127,6 +127,14 @@ def test_a_timm_model_gets_its_statistics_back():
     recalibrate_(model, [(x, y)])
     for norm, mean in zip(batch_norms(model), wanted, strict=True):
         assert_close(norm.running_mean, mean)
+
+
+@pytest.mark.parametrize(("sizes", "read"), [([4, 4, 4], 2), ([8, 4], 1), ([4, 3], 2), ([9, 1], 1), ([], 0)])
+def test_so_many_samples_are_enough(sizes, read, monkeypatch):
+    monkeypatch.setattr("secateur.batchnorm.SAMPLES", 8)
+    batches = iter([(images(size), labels(size)) for size in sizes])
+    assert [len(x) for x, _ in enough(batches)] == sizes[:read]
+    assert len(list(batches)) == len(sizes) - read
 
 
 def test_progress_is_shown():

@@ -129,6 +129,20 @@ def test_the_gradients_are_collected_once_however_many_methods_and_sparsities_th
     assert 0 < one.passes == many.passes
 
 
+def test_what_batch_normalisation_is_measured_on_is_read_once_for_all_rows():
+    class Counted(list):
+        reads = 0
+
+        def __iter__(self):
+            self.reads += 1
+            return super().__iter__()
+
+    one, many = Counted(images()), Counted(images())
+    list(rows_of(Model(), ["magnitude"], [0.3], one))
+    list(rows_of(Model(), ["magnitude", "magnitude:uniform"], [0.3, 0.5], many))
+    assert one.reads == many.reads
+
+
 def test_each_method_scores_once_for_its_allocations_and_sparsities():
     steps = []
 

@@ -53,6 +53,12 @@ def same(first, second):
     return all(torch.equal(a, b) for a, b in zip(together(first), together(second), strict=True))
 
 
+@pytest.mark.parametrize("workers", [0, 1])
+def test_images_lie_in_memory_pixel_by_pixel_as_convolutions_want_them(model, folder, workers):
+    for images, _ in evaluation_batches(source(folder, workers=workers), model, batch_size=5):
+        assert images.is_contiguous(memory_format=torch.channels_last)
+
+
 KINDS = {
     "calibration": lambda *given, **options: calibration_batches(*given, samples=17, batch_size=5, **options),
     "evaluation": lambda *given, **options: evaluation_batches(*given, limit=7, batch_size=5, **options),

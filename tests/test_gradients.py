@@ -15,6 +15,7 @@ from torch.testing import assert_close
 from secateur.errors import InputError, NumericsError
 from secateur.gradients import gradients_by_hooks, gradients_one_by_one, stream_gradients
 from secateur.gradients.groups import Groups
+from secateur.gradients.rules import unfolded
 from secateur.gradients.stream import choose_rule
 from secateur.layers import prunable_weights, select_layers
 
@@ -66,6 +67,14 @@ def test_hooks_one_by_one_and_torch_func_agree(name):
     assert_gradients(by_rule(gradients_by_hooks, model, batch), truth)
     if name != "several views a sample":  # its shapes keep vmap out
         assert_gradients(by_torch_func(model, batch, truth), truth)
+
+
+@pytest.mark.parametrize("groups", [1, 2])
+def test_a_1x1_convolution_copies_nothing(groups):
+    inputs, gradient = torch.randn(3, 4, 5, 6), torch.randn(3, 8, 5, 6)
+    x, y = unfolded(nn.Conv2d(4, 8, 1, groups=groups), inputs, gradient)
+    assert (x.shape, y.shape) == ((3, groups, 30, 4 // groups), (3, groups, 30, 8 // groups))
+    assert (x.data_ptr(), y.data_ptr()) == (inputs.data_ptr(), gradient.data_ptr())
 
 
 def by_torch_func(model, batch, names):

@@ -308,6 +308,15 @@ def test_batch_normalisation_is_measured_again_on_the_pruned_model(method):
     assert mean.equal(model[4].running_mean) and variance.equal(model[4].running_var)
 
 
+def test_batch_normalisation_is_measured_on_the_first_samples_alone(monkeypatch):
+    monkeypatch.setattr("secateur.batchnorm.SAMPLES", len(images()[0][1]))
+    model = convolutional()
+    prune_(model, images(), "cap", 0.5)
+    mean = model[4].running_mean.clone()
+    recalibrate_(model, images()[:1])
+    assert mean.equal(model[4].running_mean)
+
+
 @pytest.mark.parametrize("given", [{"recalibrate": False}, {"batches": None, "method": "magnitude"}])
 def test_batch_normalisation_stays_without_data_or_when_told_so(given):
     model = convolutional()
@@ -345,4 +354,4 @@ def test_progress_passes_every_layer_and_batch():
         return items
 
     prune_(convolutional(), images(), "cap", 0.5, track=track)
-    assert seen == {"gradients": (3, 3), "cap scores": (3, 3), "cap weights": (3, 3), "batch norm": (3, 3)}
+    assert seen == {"gradients": (3, 3), "cap scores": (3, 3), "cap weights": (3, 3), "batch norm": (3, None)}

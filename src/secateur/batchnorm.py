@@ -1,6 +1,6 @@
 """Batch normalisation's running statistics, measured again: pruned weights shift what they were measured on."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 import torch
 from torch import nn
@@ -8,6 +8,8 @@ from torch import nn
 from .batches import batch_inputs, samples_in, to_device
 from .modes import evaluating
 from .progress import Track, length, silent
+
+SAMPLES = 512  # more change top-1 by less than its noise
 
 
 def batch_norms(model: nn.Module) -> list[nn.modules.batchnorm._BatchNorm]:
@@ -37,6 +39,16 @@ def recalibrate_(model: nn.Module, batches: Iterable, track: Track = silent) -> 
     finally:
         for norm, momentum, _ in before:
             norm.momentum = momentum
+
+
+def enough(batches: Iterable) -> Iterator:
+    """The first of the batches, until they hold `SAMPLES` samples: what the statistics are measured on."""
+    seen = 0
+    for batch in batches:
+        yield batch
+        seen += samples_in(batch)
+        if seen >= SAMPLES:
+            return
 
 
 def _average(model: nn.Module, norms: list[nn.modules.batchnorm._BatchNorm], batches: Iterable) -> None:

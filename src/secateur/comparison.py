@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from .allocate import ALLOCATIONS, Group, allocate, allocation_name, groups_for, left_out, patterns_of
 from .batches import Loss
-from .batchnorm import batch_norms, recalibrate_
+from .batchnorm import batch_norms, enough, recalibrate_
 from .curvature import Curvature, collect
 from .errors import InputError, check_whole, nearest
 from .evaluation import Evaluation
@@ -138,6 +138,7 @@ def compare(
     check_whole(samples_per_gradient=samples_per_gradient)
     recalibrate = recalibrate and batches is not None and bool(batch_norms(model))
     batches = repeatable(batches, [c.solver for c in contenders], passes=1 + recalibrate)
+    settling = list(enough(batches)) if recalibrate else []  # held: every row needs them
     statistics = dict.fromkeys(c.solver.statistic for c in contenders if c.solver.statistic is not None)
     curvatures: dict[Statistic, Curvature] = {}
     if statistics:
@@ -167,7 +168,7 @@ def compare(
             predicted = predicted_increase(weights, moved, reference) if reference else None
             write_(weights, moved)
             if recalibrate and moved:
-                recalibrate_(model, batches, track)
+                recalibrate_(model, settling, track)
             result = PruneResult(
                 masks=in_own_shapes(weights, kept),
                 solver=chosen.solver,

@@ -8,7 +8,7 @@ from torch import nn
 
 from .allocate import allocate, allocation_name, groups_for, left_out, patterns_of, staged
 from .batches import Loss
-from .batchnorm import batch_norms, recalibrate_
+from .batchnorm import batch_norms, enough, recalibrate_
 from .curvature import collect
 from .errors import check_whole
 from .layers import select_layers
@@ -120,7 +120,7 @@ def prune_(
         samples_per_gradient: consecutive samples averaged into one gradient of the Fisher.
         recomputations: how many times the Fisher is made on the way to the target.
         masks: what earlier pruning kept; by default the weights that are not zero.
-        recalibrate: measure batch normalisation's statistics again, where there is any and data to do it.
+        recalibrate: measure batch normalisation's statistics again, where there is any, on the first 512 samples.
         resources: memory, disk and precision for making the Fisher; see `Resources`.
         track: shows progress; see `secateur.progress`.
     Raises:
@@ -160,7 +160,7 @@ def prune_(
         write_(weights, moved)
         keep = kept
         if recalibrate and moved:  # before the next Fisher, which sees its statistics
-            recalibrate_(model, batches, track)
+            recalibrate_(model, enough(batches), track)
 
     return PruneResult(
         masks=in_own_shapes(weights, keep),

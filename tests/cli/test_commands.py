@@ -413,13 +413,20 @@ def test_a_locale_without_our_characters_is_no_failure():
     assert (found.returncode, found.stderr) == (0, b"") and rb"hf-hub:\u2026" in found.stdout
 
 
-def test_a_model_with_batch_normalisation_is_measured_again(call, images, tmp_path):
+@pytest.mark.parametrize(
+    ("command", "own", "saved"),
+    [
+        ("prune", ("--method", "magnitude", "--sparsity", "0.5", "--no-evaluate"), ""),
+        ("compare", ("--methods", "magnitude", "--sparsity", "0.5"), "checkpoints/magnitude-0.5"),
+    ],
+)
+def test_a_model_with_batch_normalisation_is_measured_again(call, images, tmp_path, command, own, saved):
     torch.manual_seed(0)
-    save(timm.create_model("test_resnet", num_classes=COLOUR["num_classes"]), {}, tmp_path / "dense")
-    arguments = ("--data-dir", images, "--workers", "0", "--image-size", "32", "--samples", "8", "--no-evaluate")
+    dense = tmp_path / "dense"
+    save(timm.create_model("test_resnet", num_classes=COLOUR["num_classes"]), {}, dense)
+    data = ("--data-dir", images, "--workers", "0", "--image-size", "32", "--samples", "8", "--augment", "validation")
     for flag, changed in (("--recalibrate", True), ("--no-recalibrate", False)):
         out = tmp_path / flag
-        words = ("--model", tmp_path / "dense", "--method", "magnitude", "--augment", "validation", "--out", out)
-        assert call("prune", *words, *arguments, flag).code == 0
-        before, after = (load_file(f / "model.safetensors") for f in (tmp_path / "dense", out))
+        assert call(command, "--model", dense, *own, *data, "--out", out, flag).code == 0
+        before, after = (load_file(f / "model.safetensors") for f in (dense, out / saved))
         assert any(not torch.equal(before[n], after[n]) for n in before if "running" in n) == changed

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Sequence
 
 from ..errors import InputError, NumericsError
+from ..heap import keep_freed_memory
 from . import compare, doctor, eval, inspect, layers, methods, prune
 from .options import Parser, add_flags
 from .values import read_options
@@ -25,6 +26,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; 0 when it did its work, 1 when `inspect` or `doctor` found a fault, 2 when it did nothing."""
     if arguments is None:  # as a program: being told to end is cleaned up after as Ctrl-C is
         signal.signal(signal.SIGTERM, signal.default_int_handler)
+        keep_freed_memory()
         if isinstance(sys.stdout, io.TextIOWrapper):  # a locale without … or × is no reason to fail
             sys.stdout.reconfigure(errors="backslashreplace")
     try:

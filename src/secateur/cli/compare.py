@@ -31,6 +31,7 @@ class Options(LayerOptions, FisherOptions, EvaluationOptions, CalibrationOptions
     )  # fmt: skip
     allocation: str = option("global", "for the methods that name none", choices=("global", "uniform"))
     seeds: list[int] = option([], "repeat with each of these seeds (default: --seed alone)", least=0)
+    recalibrate: bool = option(True, "measure batch normalisation's statistics again")
     out: str | None = option(None, "folder to write; without it nothing is written", metavar="FOLDER")
     checkpoints: bool = option(True, "save the pruned models")
     overwrite: bool = option(False, "replace a folder that secateur wrote before")
@@ -95,7 +96,7 @@ def _results(options: Options, contenders, goals: list, folder, console) -> dict
         pairs = compare(
             model, batches, contenders, goals, lambda m: evaluate(m, held, track=console.track),
             layers=options.layers or None, samples_per_gradient=options.samples_per_gradient,
-            resources=options.resources(), track=console.track,
+            recalibrate=options.recalibrate, resources=options.resources(), track=console.track,
         )  # fmt: skip
         for row in console.track(pairs, "all runs", runs):
             name = f"{row.contender.label.replace(':', '-')}-{name_of(row.result.sparsity)}"

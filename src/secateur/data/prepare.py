@@ -77,7 +77,8 @@ class PreparedImages(Dataset):
 
 def collate(items: list[tuple[Tensor, int] | Problem]) -> tuple[Tensor, Tensor, list[Problem]]:
     pairs = [item for item in items if not isinstance(item, Problem)]
-    images = torch.stack([image for image, _ in pairs]) if pairs else torch.empty(0)
+    images = torch.stack([image for image, _ in pairs]) if pairs else torch.empty(0, 0, 0, 0)
+    images = images.contiguous(memory_format=torch.channels_last)  # pixel by pixel: convolutions are faster
     labels = torch.tensor([label for _, label in pairs], dtype=torch.long)
     return images, labels, [item for item in items if isinstance(item, Problem)]
 

@@ -37,22 +37,24 @@ def slice_gradients(
 
 
 def unfolded(module: nn.Conv1d | nn.Conv2d, inputs: Tensor, gradient: Tensor) -> tuple[Tensor, Tensor]:
-    """The operands of a convolution: x (samples, groups, positions, kh·kw·in/groups), y (…, out/groups)."""
+    """The operands of a convolution: x (samples, groups, positions, kh·kw·in/groups), y (…, out/groups).
+
+    Of a 1×1 convolution with stride 1 both are views; else x is copied once.
+    """
     kernel, stride, dilation = ((1, *v)[-2:] for v in (module.kernel_size, module.stride, module.dilation))
+    padding = module._reversed_padding_repeated_twice
     if isinstance(module, Conv2dSame):
         inputs = pad_same(inputs, list(kernel), list(stride), list(dilation))
-    else:
-        mode = "constant" if module.padding_mode == "zeros" else module.padding_mode
-        inputs = F.pad(inputs, module._reversed_padding_repeated_twice, mode=mode)
+    elif any(padding):
+        inputs = F.pad(inputs, padding, mode="constant" if module.padding_mode == "zeros" else module.padding_mode)
     if isinstance(module, nn.Conv1d):
         inputs, gradient = inputs.unsqueeze(2), gradient.unsqueeze(2)  # one row high
-    samples, channels = inputs.shape[:2]
-    groups = module.groups
-    x = F.unfold(inputs, kernel, dilation, 0, stride)  # (samples, channels·kh·kw, positions)
-    x = x.view(samples, groups, channels // groups, kernel[0] * kernel[1], -1)
-    x = x.permute(0, 1, 4, 3, 2).flatten(3)  # input channels last, as in PrunableWeight.matrix
-    y = gradient.reshape(samples, groups, -1, x.shape[2]).transpose(2, 3)
-    return x, y
+    for axis, (length, step, gap) in enumerate(zip(kernel, stride, dilation, strict=True), 2):
+        inputs = inputs.unfold(axis, gap * (length - 1) + 1, step)[..., ::gap]
+    x = inputs.unflatten(1, (module.groups, -1))  # (samples, groups, in/groups, height, width, kh, kw)
+    x = x.permute(0, 1, 5, 6, 2, 3, 4).flatten(2, 4).flatten(3)  # input channels last, as in PrunableWeight.matrix
+    y = gradient.reshape(*x.shape[:2], -1, x.shape[3])
+    return x.transpose(2, 3), y.transpose(2, 3)
 
 
 def _gradients_of_module(module: nn.Module, inputs: Tensor, gradient: Tensor, samples: int) -> Tensor:
