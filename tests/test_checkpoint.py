@@ -144,7 +144,9 @@ def test_a_timm_model_that_config_cannot_describe_must_be_passed_in(tmp_path):
     for model in models:
         model.head = nn.Sequential(nn.Linear(32, 8), nn.Linear(8, 5))
     save(models[0], prune_half(models[0]), tmp_path / "run")
-    with pytest.raises(InputError, match=r"holds a vit_tiny_patch16_224, not one of timm's; pass the model"):
+    with pytest.raises(
+        InputError, match=r"holds a vit_tiny_patch16_224, not one of timm's or transformers'; pass the model"
+    ):
         load(tmp_path / "run")
     assert torch.equal(load(tmp_path / "run", models[1])[0].head[1].weight, models[0].head[1].weight)
 

@@ -110,6 +110,19 @@ def test_the_page_shows_the_curves_the_table_and_the_command(tmp_path):
     assert ("a", "href", "checkpoints/cap-global-75") in page.values
 
 
+def test_a_report_of_detectors_is_about_average_precision(tmp_path):
+    found = results(layers=0)
+    names = {"top1": "ap", "top5": "ap50"}
+    rows = [{names.get(key, key): value for key, value in row.items()} for row in found["rows"]]
+    found |= {"metric": "ap", "dense": {"ap": 93.4, "loss": 0.205}, "rows": rows}
+    page = page_of(found, tmp_path)
+    assert "CAP (global) keeps 92.4\N{NO-BREAK SPACE}% AP with 90\N{NO-BREAK SPACE}% zeros" in page
+    assert "average precision</text>" in page and "<th>AP, %<th>Change<th>AP50, %" in page
+    assert "op-1" not in page and "op-5" not in page
+    save_curve(found, tmp_path / "curve.svg")
+    assert "average precision, %" in (tmp_path / "curve.svg").read_text()
+
+
 def test_the_headline_names_the_most_zeros_within_one_point(tmp_path):
     assert "CAP (global) keeps 92.4\N{NO-BREAK SPACE}% top-1 with 90\N{NO-BREAK SPACE}% zeros" in page_of(
         results(), tmp_path
@@ -194,6 +207,9 @@ def test_sparse_and_odd_results_still_make_a_page_and_a_picture(tmp_path, rows):
         ({"settings": [1]}, "settings should be of type dict"),
         ({"dense": {"top1": 90.0, "loss": "low"}}, r"dense\.loss should be of type number"),
         ({"dense": {}}, r"dense\.top1 should be of type number"),
+        ({"metric": "ap"}, r"dense\.ap should be of type number"),
+        ({"metric": "ap", "dense": {"ap": 40.0}}, r"rows\[0\]\.ap should be of type number"),
+        ({"metric": ["ap"]}, r"The results are measured in \['ap'\]; a report shows top1, ap"),
         ({"rows": [3]}, r"rows\[0\] should be of type dict"),
         ({"rows": [{**ROW, "top1": "93"}]}, r"rows\[0\]\.top1 should be of type number"),
         ({"rows": [{**ROW, "sparsity": 50}]}, r"rows\[0\]\.sparsity should be of type fraction"),

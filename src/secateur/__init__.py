@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from . import solvers
+    from . import detection, solvers
     from .certificate import inspect
     from .checkpoint import load, save
     from .comparison import compare, contender
@@ -60,7 +60,7 @@ _PLACES = {
     "InputError": "errors",
     "NumericsError": "errors",
 }
-_MODULES = ("solvers",)
+_MODULES = ("detection", "solvers")
 __all__ = [*_PLACES, *_MODULES]
 
 

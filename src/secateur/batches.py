@@ -1,6 +1,7 @@
 """What a batch may look like, and the loss of one.
 
-A batch is (inputs, targets, …), or a mapping of the model's keyword arguments with "labels".
+A batch is (inputs, targets, …), or a mapping of the model's keyword arguments with "labels". Targets that differ in
+size from sample to sample, such as the boxes of images, are a list of mappings, one a sample.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -12,6 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from .errors import InputError, NumericsError
+from .set_loss import losses_by_image
 
 Loss = Callable[[Any, Any], Tensor]  # (outputs, targets) -> the mean over the batch, or one value a sample
 
@@ -38,20 +40,29 @@ def summed_loss(model: nn.Module, batch, loss: Loss | None, number: int, cast=EX
 
 def _loss(model: nn.Module, batch, loss: Loss | None, number: int) -> Tensor:
     if isinstance(batch, Mapping) and loss is None:
-        outputs = model(**batch)
-        value = getattr(outputs, "loss", None)
-        if value is None:
-            raise InputError(
-                f"The model gives a {type(outputs).__name__} without a loss for a batch of {', '.join(batch)};"
-                " give a loss function of (outputs, targets)."
-            )
-        return value
+        return _own_loss(model, batch)
     targets = batch_targets(batch)
     arguments, keywords = batch_inputs(batch)
     outputs = model(*arguments, **keywords)
     if loss is not None:
         return loss(outputs, targets)
     return _cross_entropy(getattr(outputs, "logits", outputs), targets, number)
+
+
+def _own_loss(model: nn.Module, batch: Mapping) -> Tensor:
+    """What the model says its loss is, for each sample alone where the targets are a list."""
+    with losses_by_image(model):
+        outputs = model(**batch)
+    value = getattr(outputs, "loss", None)
+    if value is None:
+        raise InputError(
+            f"The model gives a {type(outputs).__name__} without a loss for a batch of {', '.join(batch)};"
+            " give a loss function of (outputs, targets)."
+        )
+    if _is_one_each(batch.get("labels")) and len(batch["labels"]) > 1 and isinstance(value, Tensor) and not value.dim():
+        # a mean over all boxes of the batch, in which an image's share depends on the others
+        return torch.stack([model(**cut(batch, i)).loss for i in range(len(batch["labels"]))])
+    return value
 
 
 def batch_targets(batch) -> Any:
@@ -94,12 +105,12 @@ def check_labels(labels: Tensor, classes: int, number: int) -> None:
 
 
 def samples_in(batch) -> int:
-    """How many samples a batch holds: the first axis of its first tensor."""
+    """How many samples a batch holds: the first axis of its first tensor, or the length of its list of targets."""
     if isinstance(batch, Tensor):
         return len(batch)
     values = batch.values() if isinstance(batch, Mapping) else batch
     for value in values if isinstance(values, Iterable) else ():
-        if isinstance(value, Tensor) and value.dim():
+        if (isinstance(value, Tensor) and value.dim()) or _is_one_each(value):
             return len(value)
         if isinstance(value, Mapping | list | tuple) and len(value):
             return samples_in(value)
@@ -108,8 +119,15 @@ def samples_in(batch) -> int:
 
 def cut(batch, index: int | slice):
     """One sample, or a run of them, as a batch of the same form."""
-    part = index if isinstance(index, slice) else slice(index, index + 1)
-    return _cut(batch, part, samples_in(batch))
+    part, samples = index if isinstance(index, slice) else slice(index, index + 1), samples_in(batch)
+    if isinstance(batch, tuple | list):  # of inputs and targets, whatever their number
+        return _rebuilt(batch, [_cut(value, part, samples) for value in batch])
+    return _cut(batch, part, samples)
+
+
+def _is_one_each(value) -> bool:
+    """Whether it is a list of mappings, one a sample."""
+    return isinstance(value, list) and bool(value) and all(isinstance(v, Mapping) for v in value)
 
 
 def _cut(value, part: slice, samples: int):
@@ -118,6 +136,8 @@ def _cut(value, part: slice, samples: int):
         return value[part] if value.dim() and len(value) == samples else value
     if isinstance(value, Mapping):
         return {k: _cut(v, part, samples) for k, v in value.items()}
+    if _is_one_each(value) and len(value) == samples:
+        return value[part]
     if isinstance(value, tuple | list):
         if any(isinstance(v, Tensor | Mapping | tuple | list) for v in value):
             return _rebuilt(value, [_cut(v, part, samples) for v in value])

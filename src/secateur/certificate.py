@@ -14,7 +14,7 @@ import torch
 
 from .checkpoint import FLOATS, load_masks
 from .errors import InputError
-from .manifest import FILES, MANIFEST, MASKS, MODEL, is_sealed, read_manifest
+from .manifest import FILES, MANIFEST, MASKS, MODEL, described_files, is_sealed, read_manifest
 from .patterns import UNSTRUCTURED, kept_by_group, place_of, read_pattern, summary, why_not
 from .tensor_files import describe_file, read_tensors
 
@@ -89,7 +89,7 @@ def _certify(folder: Path) -> Certificate:
     manifest = _unless_unreadable(read_manifest, folder, problems) or {}
     if manifest and not is_sealed(folder):
         problems.append(f"{MANIFEST} was changed after it was written: its own SHA-256 differs.")
-    for name in FILES if manifest else ():
+    for name in described_files(manifest) if manifest else ():
         problems += _file_problems(folder / name, manifest["files"][name])
     weights = _unless_unreadable(read_tensors, folder / MODEL, problems)
     masks = _unless_unreadable(load_masks, folder, problems)

@@ -3,6 +3,7 @@
     model.safetensors   the whole state dict, zeros and all      config.json     what timm's `local-dir:` reads
     masks.safetensors   one bit per weight                       secateur.json   how it was made, counts, hashes
 
+A model of transformers gets the config.json of transformers, and preprocessor_config.json where it was loaded with one.
 Nothing is ever pickled, and nothing read is trusted.
 """
 
@@ -19,7 +20,18 @@ from torch import nn
 
 from .errors import InputError, nearest
 from .files import check_output, new_folder
-from .manifest import FILES, FORMAT, MANIFEST, MASKS, MODEL, is_sealed, read_manifest, write_manifest
+from .manifest import (
+    EXTRA,
+    FILES,
+    FORMAT,
+    MANIFEST,
+    MASKS,
+    MODEL,
+    described_files,
+    is_sealed,
+    read_manifest,
+    write_manifest,
+)
 from .models import check_fits
 from .patterns import NM, UNSTRUCTURED, kept_by_group, summary
 from .strict_json import json_bytes
@@ -75,6 +87,7 @@ def save(
         packed = {name: pack_mask(mask) for name, mask in kept.items()}
         write_tensors(packed, new / MASKS, {"format": "pt", "shapes": json.dumps(shapes)})
         kind = write_config(model, new)
+        libraries = ("secateur", "torch", "transformers" if kind == "transformers" else "timm")
         zeros, total = (sum(layer[key] for layer in layers) for key in ("zeros", "total"))
         record = {
             "format": FORMAT,
@@ -90,8 +103,8 @@ def save(
             "sparsity": zeros / total if total else 0.0,
             "layers": layers,
             "run": run,
-            "versions": {n: _version(n) for n in ("secateur", "torch", "timm")} | {"python": platform.python_version()},
-            "files": {name: describe_file(new / name) for name in FILES},
+            "versions": {n: _version(n) for n in libraries} | {"python": platform.python_version()},
+            "files": {name: describe_file(new / name) for name in (*FILES, *EXTRA) if (new / name).is_file()},
         }
         write_manifest(new, record)
 
@@ -100,7 +113,7 @@ def load(folder: str | Path, model: nn.Module | None = None) -> tuple[nn.Module,
     """The model of a run directory, in evaluation mode and the dtypes it was saved in, and its masks.
 
     Args:
-        model: gets the weights, strictly; needed when the saved model is not one of timm's.
+        model: gets the weights, strictly; needed when the saved model is neither one of timm's nor of transformers.
     Raises:
         InputError: when a file is missing, damaged or not the one that was saved, or does not fit `model`.
 
@@ -115,7 +128,7 @@ def load(folder: str | Path, model: nn.Module | None = None) -> tuple[nn.Module,
     manifest = read_manifest(folder)
     if not is_sealed(folder):
         raise InputError(f"{folder / MANIFEST} was changed after it was written: its own SHA-256 differs.")
-    for name in FILES:
+    for name in described_files(manifest):
         if describe_file(folder / name) != manifest["files"][name]:
             raise InputError(f"{folder / name} is not the file that was saved: its size or SHA-256 differs.")
     state, masks = read_tensors(folder / MODEL), load_masks(folder)

@@ -15,7 +15,6 @@ from .batches import Loss
 from .batchnorm import batch_norms, enough, recalibrate_
 from .curvature import Curvature, collect
 from .errors import InputError, check_whole, nearest
-from .evaluation import Evaluation
 from .layers import select_layers
 from .patterns import NM
 from .progress import Track, silent
@@ -99,7 +98,7 @@ class Row:
 
     contender: Contender
     result: PruneResult
-    evaluation: Evaluation | None
+    evaluation: Any  # what `evaluate` returned
 
 
 def compare(
@@ -107,7 +106,7 @@ def compare(
     batches: Iterable | None,
     contenders: Sequence[Contender],
     sparsities: Sequence[Sparsity],
-    evaluate: Callable[[nn.Module], Evaluation | None] = lambda model: None,
+    evaluate: Callable[[nn.Module], Any] = lambda model: None,
     *,
     layers: str | list[str] | None = None,
     loss: Loss | None = None,

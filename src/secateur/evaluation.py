@@ -4,6 +4,7 @@ import math
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -18,6 +19,10 @@ from .progress import Track, length, silent
 @dataclass(frozen=True)
 class Evaluation:
     """Accuracies in per cent, the mean loss, and over how many images and seconds."""
+
+    # field → what it is called, the main one first; and those that stand beside every run
+    METRICS: ClassVar[dict[str, str]] = {"top1": "top-1", "top5": "top-5"}
+    IN_TABLES: ClassVar[tuple[str, ...]] = ("top1",)
 
     top1: float
     top5: float

@@ -7,12 +7,14 @@ from typing import Any
 
 from .errors import InputError
 from .files import write_atomically
+from .hf_models import PREPROCESSOR
 from .strict_json import json_bytes, read_json
 from .timm_config import CONFIG
 
 FORMAT = 1
 MODEL, MASKS, MANIFEST = "model.safetensors", "masks.safetensors", "secateur.json"
 FILES = (MODEL, CONFIG, MASKS)  # those that the manifest describes
+EXTRA = (PREPROCESSOR,)  # those that it describes where they are there
 NO_SEAL = "0" * 64
 
 
@@ -35,10 +37,15 @@ def read_manifest(folder: str | Path) -> dict[str, Any]:
         for field in ("pattern", "left_out"):  # of layers that have one
             if not isinstance(layer.get(field, ""), str):
                 raise InputError(f"{path}: layers[{i}].{field} should be text.")
-    for name in FILES:
+    for name in described_files(manifest):
         if not isinstance(manifest["files"].get(name), dict):
             raise InputError(f"{path}: files should describe {name}.")
     return manifest
+
+
+def described_files(manifest: Mapping[str, Any]) -> list[str]:
+    """The names of the files whose size and hash the manifest holds."""
+    return [*FILES, *(name for name in EXTRA if name in manifest["files"])]
 
 
 def is_sealed(folder: str | Path) -> bool:

@@ -1,4 +1,4 @@
-"""Load a model by name: the bundled one, any of timm's, one of a hub or a folder, with safetensors weights only.
+"""Load a model by name: the bundled one, any of timm's or transformers', of a hub or a folder; weights of safetensors.
 
 Nothing here unpickles a local file. What the other steps ask a model about (input shape, classes) stands here too.
 """
@@ -15,8 +15,10 @@ from safetensors.torch import load_file
 from timm.models import is_model, list_pretrained, split_model_name_tag
 from torch import nn
 
+from . import hf_models
 from .bundled import MODEL_FOLDER
 from .errors import InputError, check_whole, nearest
+from .hf_images import image_shape
 from .hub import quick_hub
 
 
@@ -26,8 +28,9 @@ def load_model(
     """The model in evaluation mode, with finite weights.
 
     Args:
-        name: `bundled`, a timm name with or without tag, `hf-hub:owner/model`, `local-dir:folder`, or a folder that
-            holds config.json and model.safetensors, as the ones secateur writes.
+        name: `bundled`, a timm name with or without tag, `hf-hub:owner/model` (timm's) or `hf:owner/model`
+            (transformers'), `local-dir:folder`, or a folder that holds config.json and model.safetensors, as the ones
+            secateur, timm and transformers write.
         pretrained: load the weights that belong to the name; without them the weights are random.
         checkpoint: a .safetensors file to load instead; its names and shapes must be exactly the model's.
         num_classes: size of the classifier; other than the pretrained one means a fresh classifier.
@@ -41,8 +44,11 @@ def load_model(
         _check_suffix(Path(checkpoint))
     if num_classes is not None:
         check_whole(num_classes=num_classes)
-    timm_name = _timm_name(name, needs_weights=pretrained and checkpoint is None)
-    model = _create(timm_name, pretrained and checkpoint is None, num_classes)
+    needs_weights = pretrained and checkpoint is None
+    if (place := hf_models.place_of(name)) is not None:
+        model = hf_models.create(place, needs_weights, num_classes)
+    else:
+        model = _create(_timm_name(name, needs_weights), needs_weights, num_classes)
     if checkpoint is not None:
         load_checkpoint_(model, checkpoint)
     check_finite(model)
@@ -94,7 +100,7 @@ def check_finite(model: nn.Module) -> None:
 def input_shape(model: nn.Module) -> tuple[int, int, int]:
     """(channels, height, width) of the images the model was built for."""
     config = getattr(model, "pretrained_cfg", None) or {}
-    channels, height, width = config.get("input_size") or (3, 224, 224)
+    channels, height, width = config.get("input_size") or image_shape(model) or (3, 224, 224)
     stem = next((m for m in model.modules() if isinstance(m, nn.Conv2d)), None)
     if stem is not None and stem.in_channels in (1, 3, 4):  # the config is that of the weights, the stem is the model's
         channels = stem.in_channels
@@ -140,7 +146,9 @@ def _timm_name(name: str, needs_weights: bool) -> str:
     if folder.is_file() and not is_model(architecture):
         raise InputError(f"{name} is a file; name its architecture, or its folder, and give the file as checkpoint.")
     if not name or any(c in name for c in "/\\:"):
-        raise InputError(f"There is no model folder {name!r}; give a folder, a timm name, or hf-hub:owner/model.")
+        raise InputError(
+            f"There is no model folder {name!r}; give a folder, a timm name, hf:owner/name or hf-hub:owner/model."
+        )
     if not is_model(architecture):
         raise InputError(f"timm has no model {name!r}.{nearest(architecture, ['bundled', *timm.list_models()])}")
     known = [n for n in list_pretrained(f"{architecture}.*") if n.startswith(f"{architecture}.")]

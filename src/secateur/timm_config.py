@@ -1,7 +1,7 @@
-"""config.json of a run directory: what timm's `local-dir:` needs to build the same model again.
+"""config.json of a run directory: what timm's `local-dir:`, or transformers, needs to build the same model again.
 
-timm writes it; here it is tried out at once, on tensors without data, so that a file that builds another model is never
-left behind. A model that timm cannot build gets the name of its class instead.
+They write it; it is tried out at once, on tensors without data, so that a file that builds another model is never left
+behind. A model that neither can build gets the name of its class instead.
 """
 
 from pathlib import Path
@@ -14,13 +14,17 @@ from torch import nn
 
 from .errors import InputError, nearest
 from .files import write_atomically
+from .hf_models import create, describes_transformers, is_transformers
+from .hf_models import write_config as write_transformers_config
 from .strict_json import json_bytes, read_json
 
 CONFIG = "config.json"
 
 
 def write_config(model: nn.Module, folder: Path) -> str:
-    """config.json for timm when timm can rebuild the model from it; otherwise the name of the class."""
+    """config.json for timm or transformers where it gives the same model again; otherwise the name of the class."""
+    if is_transformers(model) and write_transformers_config(model, folder):
+        return "transformers"
     given: list[dict[str, Any] | None] = [None]
     if not hasattr(model, "_model_args"):  # before timm 1.0.31 the arguments are not recorded
         given += [_visible_arguments(model)]
@@ -68,12 +72,15 @@ def _rebuilds(model: nn.Module, folder: Path) -> bool:
 
 
 def build(folder: Path) -> nn.Module:
-    """The model that config.json describes, its weights not yet read; InputError when timm cannot build it."""
+    """The model that config.json describes, its weights not yet read; InputError when it cannot be built."""
     config = read_json(folder / CONFIG)
+    if describes_transformers(config):
+        return create(str(folder), pretrained=False)
     architecture = config.get("architecture")
     if not isinstance(architecture, str):
         raise InputError(
-            f"{folder} holds a {config.get('class', 'model')!s:.80}, not one of timm's; pass the model to fill."
+            f"{folder} holds a {config.get('class', 'model')!s:.80}, not one of timm's or transformers'; pass the model"
+            " to fill."
         )
     if not timm.is_model(architecture):
         raise InputError(

@@ -10,6 +10,7 @@ from torch import nn
 
 from ..comparison import Contender, goals_for
 from ..data import DataSource
+from ..detection.coco import find_index
 from ..errors import InputError
 from ..files import check_space
 from ..layers import select_layers
@@ -17,11 +18,15 @@ from ..patterns import NM
 from ..sparsity import Share, Wanted, read_sparsity
 from ..steps import starting_masks
 from .shared import CalibrationOptions, DataOptions, FisherOptions
+from .tasks import DETECTION, check_installed
 from .values import read_yaml
 
 
 def check_data(options: DataOptions) -> None:
     """Whether there is such a dataset, and something where the images should be."""
+    check_installed(options.task)
+    if options.task == DETECTION:
+        _check_detection(options)
     DataSource(options.dataset, options.data_dir)
     if options.data_dir is not None and not options.download:
         place = Path(options.data_dir)
@@ -29,6 +34,19 @@ def check_data(options: DataOptions) -> None:
             raise InputError(f"There is no data folder {place}; give one that exists.")
         if place.is_dir() and not list(islice(place.iterdir(), 1)):
             raise InputError(f"The data folder {place} is empty; give one that holds class folders of images.")
+
+
+def _check_detection(options: DataOptions) -> None:
+    """Whether nothing is asked for that only classification has, and the folder holds an index of each split."""
+    for name in ("dataset", "class_map", "workers", "aa", "reprob"):
+        if getattr(options, name, None) is not None:
+            raise InputError(f"--{name.replace('_', '-')} is of classification; leave it out with --task detection.")
+    if options.data_dir is None:
+        return
+    splits = {"split": "train", "eval_split": "validation"}
+    for name, split in splits.items():
+        if hasattr(options, name):
+            find_index(Path(options.data_dir), getattr(options, name) or split)
 
 
 def check_gradients(calibration: CalibrationOptions, fisher: FisherOptions) -> None:

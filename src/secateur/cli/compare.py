@@ -16,7 +16,6 @@ from .options import option
 from .shared import CalibrationOptions, EvaluationOptions, FisherOptions, LayerOptions, ModelOptions
 
 HELP = "compare methods on one model"
-SHOWN = {"top1": 2, "loss": 3, "predicted_loss_increase": 0, "seconds": 0}  # digits; 0: the mean alone
 
 
 @dataclass
@@ -75,10 +74,10 @@ def _results(options: Options, contenders, goals: list, folder, console) -> dict
     """Every contender at every sparsity for every seed; the pruned models go below `folder`."""
     from ..checkpoint import save
     from ..comparison import compare, fitted
-    from ..evaluation import evaluate
     from .checks import check_goals, check_room, name_of
     from .results import describe, row_of
     from .sources import calibration, describe_data, evaluation, in_memory, load, notes
+    from .tasks import figures, in_words, measure
 
     start = time.perf_counter()
     model, seeds = load(options), list(dict.fromkeys(options.seeds)) or [options.seed]
@@ -91,10 +90,14 @@ def _results(options: Options, contenders, goals: list, folder, console) -> dict
     images = evaluation(options, model)
     notes(console, [*calibrations.values(), images])
     held = in_memory(images, console.track)
-    dense, rows = evaluate(model, held, track=console.track), []
+
+    def measured(pruned):
+        return measure(options.task, pruned, held, console.track)
+
+    dense, rows = measured(model), []
     for seed, batches in calibrations.items():
         pairs = compare(
-            model, batches, contenders, goals, lambda m: evaluate(m, held, track=console.track),
+            model, batches, contenders, goals, measured,
             layers=options.layers or None, samples_per_gradient=options.samples_per_gradient,
             recalibrate=options.recalibrate, resources=options.resources(), track=console.track,
         )  # fmt: skip
@@ -103,33 +106,35 @@ def _results(options: Options, contenders, goals: list, folder, console) -> dict
             name += f"-seed{seed}" if len(seeds) > 1 else ""
             saved = f"checkpoints/{name}" if folder and options.checkpoints else None
             if saved:
-                data = describe_data(batches, images, options.augment)
+                data = describe_data(batches, images, options)
                 save(model, row.result, folder / saved, {"model": options.model, "data": data, "seed": seed})
-            rows.append(row_of(row, seed, saved))
-            console.step(f"{name}: top-1 {row.evaluation.top1:.2f} %, loss {row.evaluation.loss:.4f}")
+            rows.append(row_of(row, options.task, seed, saved))
+            console.step(f"{name}: {in_words(options.task, figures(options.task, row.evaluation))}")
     notes(console, [*calibrations.values(), images])
-    data = describe_data(calibrations[seeds[0]], images, options.augment)
+    data = describe_data(calibrations[seeds[0]], images, options)
     return describe(options, model, data, dense, rows, time.perf_counter() - start)
 
 
 def _print(options: Options, results: dict, console) -> None:
     from ..report.results import Value, value_text
     from .results import asked_text, options_line, tell_left_out
+    from .tasks import columns, in_words
 
-    dense, data, rows = results["dense"], results["data"], results["rows"]
+    dense, data, rows, metrics = results["dense"], results["data"], results["rows"], columns(options.task)
+    digits = {**dict.fromkeys(metrics, 2), "loss": 3}
     seeds = len({row["seed"] for row in rows})
     table = []
     runs: dict[tuple[str, str], list[dict]] = {}  # one for every seed
     for row in sorted(rows, key=lambda row: (row["sparsity"], asked_text(row))):
         runs.setdefault((asked_text(row), row["label"]), []).append(row)
     for (asked, label), same in runs.items():
-        found = {key: Value.of(row[key] for row in same) for key in SHOWN}
-        texts = [value_text(found[key], digits) for key, digits in SHOWN.items() if digits]
-        predicted, seconds = (v.mean if v else None for v in (found["predicted_loss_increase"], found["seconds"]))
+        texts = [value_text(Value.of(row[key] for row in same), count) for key, count in digits.items()]
+        means = [Value.of(row[key] for row in same) for key in ("predicted_loss_increase", "seconds")]
+        predicted, seconds = (v.mean if v else None for v in means)
         table.append([label, asked, *texts, predicted, f"{seconds:.1f}"])
     console.table(
-        f"{options.model} on {data['images']:,} images; dense: top-1 {dense['top1']:.2f} %, loss {dense['loss']:.4f}",
-        ["method", "sparsity", "top-1 %", "loss", "predicted\nincrease", "seconds"],
+        f"{options.model} on {data['images']:,} images; dense: {in_words(options.task, dense)}",
+        ["method", "sparsity", *metrics.values(), "loss", "predicted\nincrease", "seconds"],
         table,
         section="sparsity",
     )

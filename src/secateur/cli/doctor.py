@@ -13,6 +13,7 @@ from .options import option
 
 HELP = "check the installation"
 PACKAGES = ("torch", "timm", "safetensors", "numpy", "rich", "jinja2", "matplotlib")
+EXTRAS = ("transformers", "faster-coco-eval")  # of models of transformers and of detection
 
 
 @dataclass
@@ -32,6 +33,7 @@ def run(options: Options) -> int:
         "secateur": __version__,
         "python": platform.python_version(),
         **{name: installed(name) for name in PACKAGES},
+        **{name: installed(name) or "not installed" for name in EXTRAS},
         "processor": processor(),
         "threads": torch.get_num_threads(),
         "cores": os.cpu_count(),

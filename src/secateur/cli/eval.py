@@ -1,4 +1,4 @@
-"""Measure a model: top-1, top-5 and the loss."""
+"""Measure a model: top-1, top-5 and the loss of a classifier, COCO's average precisions and the loss of a detector."""
 
 from dataclasses import dataclass
 
@@ -6,7 +6,7 @@ from .console import Console
 from .options import option
 from .shared import EvaluationOptions, ModelOptions
 
-HELP = "measure top-1, top-5 and the loss"
+HELP = "measure a model"
 
 
 @dataclass
@@ -15,26 +15,23 @@ class Options(EvaluationOptions, ModelOptions):
 
 
 def run(options: Options) -> int:
-    from ..evaluation import evaluate
     from .checks import check_data
     from .sources import evaluation, load, notes
+    from .tasks import columns, figures, in_cells, kind_of_evaluation, measure
 
     check_data(options)
     model = load(options)
     batches = evaluation(options, model)
     with Console(options.json) as console:
         notes(console, [batches])
-        found = evaluate(model, batches, track=console.track)
+        found = measure(options.task, model, batches, console.track)
         notes(console, [batches])
-    console.document(
-        {
-            "model": options.model, "top1": found.top1, "top5": found.top5, "loss": found.loss,
-            "images": found.images, "seconds": found.seconds,
-        }
-    )  # fmt: skip
+    values = figures(options.task, found)
+    console.document({"model": options.model, **values, "images": found.images, "seconds": found.seconds})
+    shown = columns(options.task, tuple(kind_of_evaluation(options.task).METRICS))
     console.table(
         f"{options.model} on {found.images:,} images",
-        ["top-1 %", "top-5 %", "loss", "seconds"],
-        [(f"{found.top1:.2f}", f"{found.top5:.2f}", found.loss, f"{found.seconds:.1f}")],
+        [*shown.values(), "loss", "seconds"],
+        [(*in_cells(values, shown), found.loss, f"{found.seconds:.1f}")],
     )
     return 0

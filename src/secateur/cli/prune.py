@@ -5,10 +5,11 @@
 A sparsity is the fraction of zeros, such as 0.5, or a pattern N:M, such as 2:4: at most N of M neighbouring input
 channels are not zero. One sparsity is saved in the output folder itself, several in a folder each below it (0.5, 2of4,
 …), all from the same gradients. A saved folder opens in plain timm: timm.create_model("local-dir:FOLDER",
-pretrained=True).
+pretrained=True), and that of a model of transformers in its from_pretrained. With --task detection the model is a
+detector such as DETR.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -41,6 +42,7 @@ def run(options: Options) -> int:
     from ..files import check_output
     from .checks import check_data, check_gradients, goals_of
     from .results import options_line, tell_left_out
+    from .tasks import columns, in_words
 
     goals = goals_of(options.sparsity, options.table)
     chosen = contender(options.method, options.allocation, **options.said_of_fisher())
@@ -51,23 +53,25 @@ def run(options: Options) -> int:
         document = _prune(options, chosen, goals, console)
     console.document(document)
     if dense := document["dense"]:
-        console.line(f"Dense: top-1 {dense['top1']:.2f} %, loss {dense['loss']:.4f} on {dense['images']:,} images.")
+        console.line(f"Dense: {in_words(options.task, dense)} on {dense['images']:,} images.")
+    metrics = columns(options.task)
     console.table(
         f"{options.model} pruned by {chosen.label}",
-        ["asked", "sparsity", "zeros", "top-1 %", "loss", "predicted\nincrease", "seconds", "saved in"],
-        [_shown(row) for row in document["rows"]],
+        ["asked", "sparsity", "zeros", *metrics.values(), "loss", "predicted\nincrease", "seconds", "saved in"],
+        [_shown(row, metrics) for row in document["rows"]],
     )
     tell_left_out(document["rows"], console)
     console.line(options_line(document["rows"]))
     return 0
 
 
-def _shown(row: dict) -> list:
+def _shown(row: dict, metrics: Iterable[str]) -> list:
     from .results import asked_text
+    from .tasks import in_cells
 
-    top1 = None if row["top1"] is None else f"{row['top1']:.2f}"
     predicted, seconds = row["predicted_loss_increase"], f"{row['seconds']:.1f}"
-    return [asked_text(row), row["achieved"], row["zeros"], top1, row["loss"], predicted, seconds, row["checkpoint"]]
+    cells = [*in_cells(row, metrics), row["loss"], predicted, seconds, row["checkpoint"]]
+    return [asked_text(row), row["achieved"], row["zeros"], *cells]
 
 
 def _prune(options: Options, chosen, goals: list, console) -> dict:
@@ -75,11 +79,11 @@ def _prune(options: Options, chosen, goals: list, console) -> dict:
 
     from ..checkpoint import save
     from ..comparison import fitted
-    from ..evaluation import evaluate
     from ..files import new_folder
     from .checks import check_goals, check_room, name_of
     from .results import row_of
     from .sources import calibration, describe_data, evaluation, in_memory, load, notes
+    from .tasks import measure as measured
 
     model = load(options)
     chosen = fitted(chosen, model, paper=options.settings == "paper")
@@ -92,10 +96,10 @@ def _prune(options: Options, chosen, goals: list, console) -> dict:
     held = in_memory(images, console.track) if images else None
 
     def measure(pruned):
-        return evaluate(pruned, held, track=console.track) if held else None
+        return measured(options.task, pruned, held, console.track) if held else None
 
     def manifest():  # once the images were read: some may have been left out
-        data = describe_data(batches, images, options.augment)
+        data = describe_data(batches, images, options)
         return {"model": options.model, "data": data, "seed": options.seed}
 
     dense, rows = measure(model), []
@@ -103,13 +107,13 @@ def _prune(options: Options, chosen, goals: list, console) -> dict:
     if len(goals) == 1:
         for row in pruned:
             save(model, row.result, options.out, manifest(), options.overwrite)
-            rows.append(row_of(row, options.seed, options.out))
+            rows.append(row_of(row, options.task, options.seed, options.out))
     else:
         with new_folder(options.out, options.overwrite) as folder:
             for row in pruned:
                 name = name_of(row.result.sparsity)
                 save(model, row.result, folder / name, manifest())
-                rows.append(row_of(row, options.seed, str(Path(options.out) / name)))
+                rows.append(row_of(row, options.task, options.seed, str(Path(options.out) / name)))
     notes(console, [batches, images])
     return {"model": options.model, "out": options.out, "dense": asdict(dense) if dense else None, "rows": rows}
 

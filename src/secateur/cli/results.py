@@ -8,11 +8,12 @@ from datetime import datetime, timezone
 
 from ..patterns import NM
 from ..sparsity import plain
+from .tasks import figures
 
 
-def row_of(row, seed: int, saved: str | None) -> dict:
+def row_of(row, task: str, seed: int, saved: str | None) -> dict:
     """One row of the table: a `comparison.Row`, the seed of its images, and where its model was saved."""
-    result, found = row.result, row.evaluation
+    result = row.result
     layers = [
         {"name": name, "zeros": mask.numel() - int(mask.sum()), "total": mask.numel()}
         for name, mask in result.masks.items()
@@ -28,9 +29,7 @@ def row_of(row, seed: int, saved: str | None) -> dict:
         "achieved": result.achieved,
         "zeros": result.zeros,
         "total": result.total,
-        "top1": found.top1 if found else None,
-        "top5": found.top5 if found else None,
-        "loss": found.loss if found else None,
+        **figures(task, row.evaluation),
         "predicted_loss_increase": result.predicted_loss_increase,
         "seconds": result.seconds,
         "gradients": result.gradients,
@@ -78,7 +77,7 @@ def describe(options, model, data: dict, dense, rows: Sequence[dict], seconds: f
     import torch
 
     from .. import __version__, native
-    from .doctor import PACKAGES, installed, processor
+    from .doctor import EXTRAS, PACKAGES, installed, processor
 
     return {
         "format": 1,
@@ -90,11 +89,12 @@ def describe(options, model, data: dict, dense, rows: Sequence[dict], seconds: f
             "prunable": rows[0]["total"],
         },
         "data": data,
-        "dense": {"top1": dense.top1, "top5": dense.top5, "loss": dense.loss},
+        "metric": next(iter(dense.METRICS)),
+        "dense": figures(options.task, dense),
         "rows": list(rows),
         "seconds": seconds,
         "settings": asdict(options),
-        "versions": {"secateur": __version__, **{name: installed(name) for name in PACKAGES}},
+        "versions": {"secateur": __version__, **{name: installed(name) for name in (*PACKAGES, *EXTRAS)}},
         "machine": {
             "processor": processor(),
             "threads": torch.get_num_threads(),

@@ -13,7 +13,9 @@ if TYPE_CHECKING:
 class ModelOptions:
     """model"""
 
-    model: str = option("bundled", "timm name, hf-hub:…, local-dir:…, a folder that secateur wrote, or bundled")
+    model: str = option(
+        "bundled", "timm name, hf-hub:… (timm), hf:… (transformers), a folder of either or of secateur, or bundled"
+    )
     pretrained: bool = option(True, "load the weights that belong to the name")
     checkpoint: str | None = option(None, "load these weights instead", metavar="FILE.safetensors")
     num_classes: int | None = option(None, "size of the classifier, where it is not the pretrained one", least=1)
@@ -25,11 +27,17 @@ class ModelOptions:
 class DataOptions:
     """images"""
 
+    task: str = option("classification", "what the model does with images; detection works from a folder in COCO's"
+                       " format, described in docs/detection.md", choices=("classification", "detection"))  # fmt: skip
     dataset: str | None = option(None, "bundled, or a timm name: torch/…, hfds/…, hfids/…, tfds/…, wds/…")
-    data_dir: str | None = option(None, "folder of class folders (or of train/ and val/ with such), or a tar file",
-                                  metavar="FOLDER")  # fmt: skip
+    data_dir: str | None = option(
+        None, "folder of class folders (or of train/ and val/ with such), or a tar file; for detection one with images/"
+        " and instances.json, or COCO's own", metavar="FOLDER",
+    )  # fmt: skip
     class_map: str | None = option(None, "text file with a class name a line, in the model's order", metavar="FILE")
-    image_size: int | None = option(None, "side in pixels (default: what the model was built for)", least=1)
+    image_size: int | None = option(
+        None, "side in pixels, for detection the shorter (default: what the model was built for)", least=1
+    )
     workers: int | None = option(None, "processes that decode images (default: at most 2)", least=0)
     skip_unreadable: bool = option(False, "leave out images that cannot be read, and name them")
     download: bool = option(False, "let the dataset fetch its files")
@@ -46,7 +54,9 @@ class CalibrationOptions(DataOptions):
     split: str | None = option(None, "split to draw them from (default: the training split)")
     samples: int = option(4096, "how many", least=1)
     seed: int = option(0, "chooses these images and their augmentation", least=0)
-    batch_size: int = option(64, "how many go through the model at once", least=1)
+    batch_size: int | None = option(
+        None, "how many go through the model at once (default: 64, for detection 4)", least=1
+    )
     augment: str = option("train", "augment them as in training, or not", choices=("train", "validation"))
     aa: str | None = option(None, "timm's augmentation policy (default: DeiT's)", metavar="POLICY")
     reprob: float | None = option(None, "probability of random erasing (default: 0.25)", least=0, most=1)
@@ -58,7 +68,9 @@ class EvaluationOptions(DataOptions):
 
     eval_split: str | None = option(None, "split to take them from (default: the validation split)")
     eval_samples: int | None = option(None, "how many, the same ones each time (default: all)", least=1, metavar="N")
-    eval_batch_size: int = option(250, "how many go through the model at once", least=1)
+    eval_batch_size: int | None = option(
+        None, "how many go through the model at once (default: 250, for detection 4)", least=1
+    )
 
 
 @dataclass

@@ -1,10 +1,11 @@
 """What the shared options name: a model, and images to calibrate and to measure on."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import torch
 from torch import nn
 
+from .. import detection
 from ..data import Batches, DataSource, calibration_batches, evaluation_batches
 from ..errors import InputError
 from ..memory import available_bytes
@@ -13,8 +14,11 @@ from ..progress import Track
 from .checks import usable_device
 from .console import Console
 from .shared import CalibrationOptions, DataOptions, EvaluationOptions, ModelOptions
+from .tasks import DETECTION, check_task
 
 BUNDLED_SHAPE = (1, 28, 28)
+# images that go through the model at once, for gradients and to be measured: a detector's are large
+AT_ONCE = {"classification": (64, 250), "detection": (4, 4)}
 
 
 def load(options: ModelOptions, needs_weights: bool = True) -> nn.Module:
@@ -24,15 +28,21 @@ def load(options: ModelOptions, needs_weights: bool = True) -> nn.Module:
     device = usable_device(options.device)
     pretrained = options.pretrained and needs_weights
     model = load_model(options.model, pretrained, options.checkpoint if needs_weights else None, options.num_classes)
+    if isinstance(options, DataOptions):
+        check_task(options.task, model)
     return model.to(device)
 
 
 def calibration(options: CalibrationOptions, model: nn.Module) -> Batches:
     """The images that feed the Fisher, all of them known to open."""
     source = _source(options, model, options.split)
-    batches = calibration_batches(
-        source, model, options.samples, options.seed, options.augment, options.aa, options.reprob, options.batch_size
-    )
+    at_once = options.batch_size or AT_ONCE[options.task][0]
+    batches: Batches
+    if options.task == DETECTION:
+        batches = detection.calibration_batches(source, model, options.samples, options.seed, at_once)
+    else:
+        augment = options.augment, options.aa, options.reprob
+        batches = calibration_batches(source, model, options.samples, options.seed, *augment, at_once)
     batches.check_readable()
     return batches
 
@@ -40,12 +50,22 @@ def calibration(options: CalibrationOptions, model: nn.Module) -> Batches:
 def evaluation(options: EvaluationOptions, model: nn.Module) -> Batches:
     """The images to measure on, all of them known to open."""
     source = _source(options, model, options.eval_split)
-    batches = evaluation_batches(source, model, options.eval_samples, batch_size=options.eval_batch_size)
+    at_once = options.eval_batch_size or AT_ONCE[options.task][1]
+    batches: Batches
+    if options.task == DETECTION:
+        batches = detection.evaluation_batches(source, model, options.eval_samples, batch_size=at_once)
+    else:
+        batches = evaluation_batches(source, model, options.eval_samples, batch_size=at_once)
     batches.check_readable()
     return batches
 
 
 def _source(options: DataOptions, model: nn.Module, split: str | None) -> DataSource:
+    if options.task == DETECTION and options.data_dir is None:
+        raise InputError(
+            "--task detection needs images with boxes: give --data-dir FOLDER in COCO's format; only prune --method"
+            " magnitude --no-evaluate does without."
+        )
     if options.dataset is None and options.data_dir is None and input_shape(model) != BUNDLED_SHAPE:
         raise InputError(
             "This model needs images: give --data-dir FOLDER, or --dataset NAME (the bundled ones are 28×28 and grey);"
@@ -59,18 +79,19 @@ def _source(options: DataOptions, model: nn.Module, split: str | None) -> DataSo
 
 def in_memory(batches: Batches, track: Track) -> Batches | list:
     """Batches that are measured on again and again: decoded once, where they fit in a quarter of the free memory."""
-    first, _ = next(iter(batches))
-    if first.nbytes * len(batches) > available_bytes() / 4:
+    first = next(iter(batches))
+    images = first["pixel_values"] if isinstance(first, Mapping) else first[0]
+    if images.nbytes * len(batches) > available_bytes() / 4:
         return batches
     return list(track(batches, "images", len(batches)))
 
 
-def describe_data(used: Batches | None, measured: Batches | None, augment: str) -> dict:
+def describe_data(used: Batches | None, measured: Batches | None, options: CalibrationOptions) -> dict:
     """Where the images came from, how they were treated, and how many there were."""
     return {
         "calibration": str(used.source) if used else None,
         "samples": used.samples if used else 0,
-        "augment": augment,
+        "augment": "validation" if options.task == DETECTION else options.augment,
         "evaluation": str(measured.source) if measured else None,
         "images": measured.samples if measured else 0,
         "skipped": sorted({*(used.skipped if used else ()), *(measured.skipped if measured else ())}),

@@ -1,4 +1,4 @@
-"""Batches of (images, labels) that can be gone through again and again, and are the same each time.
+"""Batches of images and labels that can be gone through again and again, and are the same each time.
 
 Which image stands at which position, and how it is augmented, follows from the seed alone; workers only share the work.
 """
@@ -6,10 +6,10 @@ Which image stands at which position, and how it is augmented, follows from the 
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
+from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 from torch.utils.data import DataLoader
 
 from ..errors import InputError, check_whole
@@ -19,7 +19,8 @@ from .source import DataSource
 
 
 class Batches(ABC):
-    """Iterate for (images, labels) on the CPU; `len` is the number of batches, `samples` that of the images.
+    """Iterate for (images, labels), or what else images become, on the CPU; `len` is the number of batches, `samples`
+    that of the images.
 
     `skipped` holds name -> reason of the images that could not be read, when the source allows for that; `notes` are
     sentences the user should see; `rounds` says how often the dataset is gone round, where its size is known.
@@ -38,19 +39,20 @@ class Batches(ABC):
     def __len__(self) -> int:
         return -(-self.samples // self.batch_size)
 
-    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
-        read = 0
-        for images, labels, problems in self._collated():
+    def __iter__(self) -> Iterator:
+        any_read = False
+        for batch, problems in self._collated():
             for problem in problems:
                 self._meet(problem)
-            if len(labels):
-                yield images, labels
-                read += len(labels)
-        if not read:
+            if batch is not None:
+                any_read = True
+                yield batch
+        if not any_read:
             raise InputError(f"None of the images of {self.source} could be read.")
 
     @abstractmethod
-    def _collated(self) -> Iterable[tuple[Tensor, Tensor, list[Problem]]]: ...
+    def _collated(self) -> Iterable[tuple[Any, list[Problem]]]:
+        """Batches, None where none of its images could be used, each with the problems met in it."""
 
     def check_readable(self) -> int:
         """Open the header of every chosen image where that is cheap; returns how many can be read.

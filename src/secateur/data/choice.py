@@ -58,7 +58,7 @@ def calibration_batches(
         return StreamedBatches(source, prepare, stream, samples, batch_size)
     images = open_images(source, "train", prepare.classes)
     count = samples if augment == "train" else min(samples, len(images))
-    return ListedBatches(source, prepare, images, _drawn(len(images), count, seed), batch_size)
+    return ListedBatches(source, prepare, images, drawn(len(images), count, seed), batch_size)
 
 
 def evaluation_batches(
@@ -84,11 +84,11 @@ def evaluation_batches(
     images = open_images(source, "validation", prepare.classes)
     order = np.arange(len(images))
     if limit is not None and limit < len(images):
-        order = np.sort(_drawn(len(images), limit, seed))
+        order = np.sort(drawn(len(images), limit, seed))
     return ListedBatches(source, prepare, images, order, batch_size)
 
 
-def _drawn(available: int, count: int, seed: int) -> np.ndarray:
+def drawn(available: int, count: int, seed: int) -> np.ndarray:
     """`count` image numbers, each once before any a second time."""
     random = np.random.default_rng(seed)
     rounds = [random.permutation(available) for _ in range(-(-count // available))]

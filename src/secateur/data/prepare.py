@@ -75,12 +75,16 @@ class PreparedImages(Dataset):
         return self.prepare(self.images.name(index), image, label, position)
 
 
-def collate(items: list[tuple[Tensor, int] | Problem]) -> tuple[Tensor, Tensor, list[Problem]]:
+def collate(items: list[tuple[Tensor, int] | Problem]) -> tuple[tuple[Tensor, Tensor] | None, list[Problem]]:
+    """(images, labels) of those that could be used, None without any; and the problems of the others."""
     pairs = [item for item in items if not isinstance(item, Problem)]
-    images = torch.stack([image for image, _ in pairs]) if pairs else torch.empty(0, 0, 0, 0)
+    problems = [item for item in items if isinstance(item, Problem)]
+    if not pairs:
+        return None, problems
+    images = torch.stack([image for image, _ in pairs])
     images = images.contiguous(memory_format=torch.channels_last)  # pixel by pixel: convolutions are faster
     labels = torch.tensor([label for _, label in pairs], dtype=torch.long)
-    return images, labels, [item for item in items if isinstance(item, Problem)]
+    return (images, labels), problems
 
 
 @contextmanager

@@ -16,6 +16,7 @@ from torch import nn
 
 from ..bundled import TRAIN_TRANSFORM, VALIDATION_TRANSFORM
 from ..errors import InputError, check_whole
+from ..hf_images import check_shape, data_settings
 from ..models import input_shape
 from .source import DataSource
 
@@ -35,8 +36,9 @@ def data_config(model: nn.Module, source: DataSource) -> dict[str, Any]:
             raise InputError(
                 f"The model was built for images of {height}×{width}, not {size}×{size}; leave the size out."
             )
+        check_shape(model, (channels, size, size))
         height = width = size
-    config = resolve_data_config(model=model, args={"input_size": (channels, height, width)})
+    config = resolve_data_config(model=model, args={"input_size": (channels, height, width), **data_settings(model)})
     for statistic in ("mean", "std"):
         if len(config[statistic]) != channels:
             config[statistic] = (float(np.mean(config[statistic])),) * channels

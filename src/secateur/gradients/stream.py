@@ -21,6 +21,7 @@ from .rules import slice_gradients
 
 log = logging.getLogger(__name__)
 ALONE = "Hooks cannot tell the samples of a batch apart in %s: every sample runs alone, which takes longer."
+ROUNDING = 1e-6  # of the largest gradient: what is left, after sums in float32, of one that should be zero
 
 
 def stream_gradients(
@@ -111,15 +112,17 @@ def choose_rule(model, batch, weights, loss, number: int = 0):
         log.info(ALONE, f"this {type(model).__name__} ({type(error).__name__})")
         return gradients_one_by_one
     alone = [single_gradients(model, cut(pair, index), weights, loss, number) for index in range(2)]
-    odd = [name for name in weights if not _agree(seen.get(name), torch.stack([each[name] for each in alone]))]
+    truths = {name: torch.stack([gradients[name] for gradients in alone]) for name in weights}
+    noise = ROUNDING * max(float(truth.norm()) for truth in truths.values()) + 1e-12
+    odd = [name for name, truth in truths.items() if not _agree(seen.get(name), truth, noise)]
     if odd:
         log.info(ALONE, f"{odd[0]} and {len(odd) - 1} more" if odd[1:] else odd[0])
     return gradients_one_by_one if odd else gradients_by_hooks
 
 
-def _agree(guess: Tensor | None, truth: Tensor) -> bool:
+def _agree(guess: Tensor | None, truth: Tensor, noise: float) -> bool:
     difference = truth if guess is None else guess - truth
-    return bool(difference.norm() <= 0.02 * truth.norm() + 1e-12)
+    return bool(difference.norm() <= 0.02 * truth.norm() + noise)
 
 
 def _telling_pair(model, batch, loss, number: int):

@@ -8,7 +8,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
-from .results import Series
+from .results import METRICS, Metric, Series
 
 LINE = 17  # pixels between two labels, at least
 KEPT_LEAST = 1e-3  # sparsity 1 is drawn as 99.9 %
@@ -55,15 +55,22 @@ class Chart:
     rule_label: str = ""
 
 
-def accuracy_chart(series: list[Series], dense: float, width: int, height: int, window: float | None = None) -> Chart:
-    """Top-1 against sparsity; `window` shows only that many points below the dense model.
+def accuracy_chart(
+    series: list[Series],
+    dense: float,
+    width: int,
+    height: int,
+    window: float | None = None,
+    metric: Metric = METRICS["top1"],
+) -> Chart:
+    """Accuracy against sparsity; `window` shows only that many points below the dense model.
 
     Labels stand beside the ends of the lines where the chart is wide enough; what is asked for as N:M is a point.
     """
     labelled = width > 500
     area = _area(width, height, right=150 if labelled else 14)
     kept = [point.sparsity for s in series for point in s.points] or [0.0]
-    values = [v for s in series for point in s.points for v in _extremes(point.value("top1"))] + [dense]
+    values = [v for s in series for point in s.points for v in _extremes(point.value(metric.field))] + [dense]
     low, high = (dense - window, max(values)) if window else (min(values), max(values))
     ticks = nice_ticks(low, high + (high - low) * 0.03, 6)
     low, high = min(low, ticks[0]) if not window else low, max(high + (high - low) * 0.05, ticks[-1])
@@ -72,13 +79,13 @@ def accuracy_chart(series: list[Series], dense: float, width: int, height: int, 
     lines = []
     for s in series:
         marks = []
-        means = [(point, top1) for point in s.points if (top1 := point.value("top1"))]
-        path = cut_below([(x(depth(point.sparsity)), y(top1.mean)) for point, top1 in means], area["bottom"])
-        for point, top1 in means:
-            if top1.mean < low:
+        means = [(point, value) for point in s.points if (value := point.value(metric.field))]
+        path = cut_below([(x(depth(point.sparsity)), y(value.mean)) for point, value in means], area["bottom"])
+        for point, value in means:
+            if value.mean < low:
                 continue
-            title = f"{s.label}: {top1.mean:.2f} % at {percent(point.sparsity)} zeros"
-            marks.append(Mark(x(depth(point.sparsity)), y(top1.mean), y(max(top1.low, low)), y(top1.high), title))
+            title = f"{s.label}: {value.mean:.2f} % at {percent(point.sparsity)} zeros"
+            marks.append(Mark(x(depth(point.sparsity)), y(value.mean), y(max(value.low, low)), y(value.high), title))
         lines.append(Line(s, marks, path))
     if labelled:
         points_alone = all(s.pattern for s in series)  # beside lines, the legend is enough for them
@@ -89,7 +96,7 @@ def accuracy_chart(series: list[Series], dense: float, width: int, height: int, 
     return Chart(
         **area,
         x_title="zeros among the prunable weights",
-        y_title="top-1 accuracy",
+        y_title=metric.title,
         x_ticks=_thin([(x(depth(s)), percent(s)) for s in sorted(set(kept))]),
         y_ticks=[(y(value), f"{value:g} %") for value in ticks if low <= value <= high],
         lines=lines,

@@ -9,7 +9,7 @@ import numpy as np
 from ..errors import InputError
 from ..files import write_atomically
 from .charts import depth, percent, spread_labels
-from .results import gather
+from .results import Metric, gather, metric_of
 
 PALETTE = ("#0072b2", "#d55e00", "#009e73", "#b4508c", "#c78a00", "#3d9bd1", "#7a6a58", "#555555")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
@@ -18,7 +18,7 @@ POINTS = 190.0  # height of the plotting area, in which labels are moved apart
 
 
 def save_curve(results: dict[str, Any], path: str | Path) -> None:
-    """Draw top-1 against sparsity for every method, with the dense line and labels beside the lines.
+    """Draw accuracy against sparsity for every method, with the dense line and labels beside the lines.
 
     What was asked for as N:M is drawn where there is nothing else: it makes no line.
 
@@ -34,28 +34,28 @@ def save_curve(results: dict[str, Any], path: str | Path) -> None:
     kind = path.suffix.lower().lstrip(".")
     if kind not in ("svg", "png"):
         raise InputError(f"The curve is drawn as .svg or .png, not as {path.suffix or 'a file without ending'!r}.")
-    series, dense = gather(results), results["dense"]["top1"]
+    series, metric = gather(results), metric_of(results)
     series = [s for s in series if not s.pattern] or series
     with mpl.rc_context({"svg.hashsalt": "secateur", "font.family": "sans-serif", "font.size": 9.5}):
         figure = Figure(figsize=(7.2, 3.7), layout="constrained", facecolor="white")
         axes = figure.add_subplot()
-        _draw(axes, series, dense)
+        _draw(axes, series, results["dense"][metric.field], metric)
         data = io.BytesIO()
         figure.savefig(data, format=kind, dpi=200, metadata={"Date": None} if kind == "svg" else None)
     write_atomically(path, data.getvalue())
 
 
-def _draw(axes, series, dense: float) -> None:
+def _draw(axes, series, dense: float, metric: Metric) -> None:
     axes.axhline(dense, color=FAINT, linewidth=1, linestyle=(0, (1, 2)))
     axes.annotate(f"dense {dense:.1f} %", (0, dense), (4, 4), xycoords=("axes fraction", "data"),
                   textcoords="offset points", color=FAINT)  # fmt: skip
     ends = []
     for s in series:
         style = {"color": PALETTE[s.index % 8], "marker": MARKERS[s.index % 8], "linestyle": "--" if s.dashed else "-"}
-        values = [(point.sparsity, top1) for point in s.points if (top1 := point.value("top1"))]
+        values = [(point.sparsity, value) for point in s.points if (value := point.value(metric.field))]
         axes.errorbar(
             [sparsity for sparsity, _ in values],
-            [top1.mean for _, top1 in values],
+            [value.mean for _, value in values],
             yerr=[[v.mean - v.low for _, v in values], [v.high - v.mean for _, v in values]],
             markersize=5, linewidth=1.8, capsize=2, elinewidth=1, **style,
         )  # fmt: skip
@@ -71,7 +71,7 @@ def _draw(axes, series, dense: float) -> None:
     axes.set_xticks(ticks, [percent(tick) for tick in ticks])
     axes.tick_params(colors=INK, length=0)
     axes.set_xlabel("zeros among the prunable weights", color=INK)
-    axes.set_ylabel("top-1 accuracy, %", color=INK)
+    axes.set_ylabel(f"{metric.title}, %", color=INK)
     axes.grid(axis="y", color="#e6e9ec", linewidth=0.8)
     axes.set_axisbelow(True)
     axes.spines[["top", "right", "left"]].set_visible(False)

@@ -13,7 +13,7 @@ import jinja2
 from ..files import write_atomically
 from ..strict_json import json_bytes, read_json
 from .charts import accuracy_chart, percent, prediction_chart
-from .results import Point, Series, check, gather, value_text
+from .results import METRICS, Metric, Point, Series, check, gather, metric_of, value_text
 
 SAFE_LINK = re.compile(r"(?!.*\.\.)[\w.-]+(/[\w.-]+)*")  # a path below the report, nothing with a scheme
 WIDE, NARROW, HALF = (1040, 430), (380, 330), (500, 380)
@@ -53,13 +53,13 @@ def read_results(folder: str | Path) -> dict[str, Any]:
 
 def render(results: dict[str, Any]) -> str:
     """The whole page."""
-    series, dense = gather(results), results["dense"]["top1"]
-    dense_loss = results["dense"].get("loss")
-    lowest = min((row["top1"] for row in results["rows"]), default=dense)
+    series, metric = gather(results), metric_of(results)
+    dense, dense_loss = results["dense"][metric.field], results["dense"].get("loss")
+    lowest = min((row[metric.field] for row in results["rows"]), default=dense)
     close = CLOSE_UP if dense - lowest > 2 * CLOSE_UP else None
     charts = {
-        "accuracy": [accuracy_chart(series, dense, *size) for size in (WIDE, NARROW)],
-        "close": [accuracy_chart(series, dense, *size, window=close) for size in (HALF, NARROW)] if close else [],
+        "accuracy": [accuracy_chart(series, dense, *size, metric=metric) for size in (WIDE, NARROW)],
+        "close": [accuracy_chart(series, dense, *size, close, metric) for size in (HALF, NARROW)] if close else [],
         "prediction": [],
     }
     if dense_loss is not None:
@@ -68,8 +68,10 @@ def render(results: dict[str, Any]) -> str:
         results=results,
         series=series,
         charts=charts,
-        headline=headline(series, dense),
-        table=result_table(series, dense),
+        metric=metric,
+        dense=dense,
+        headline=headline(series, dense, metric),
+        table=result_table(series, dense, metric),
         heat_columns=[(s, [p for p in s.points if p.layers]) for s in series if any(p.layers for p in s.points)],
         heat_rows=heat_map(series),
         seeded=any(len(point.rows) > 1 for s in series for point in s.points),
@@ -77,38 +79,39 @@ def render(results: dict[str, Any]) -> str:
     )
 
 
-def headline(series: list[Series], dense: float) -> str:
+def headline(series: list[Series], dense: float, metric: Metric = METRICS["top1"]) -> str:
     """One sentence: how many zeros the best method bears within one point of the dense model."""
-    found = [(p.sparsity, p.value("top1"), s.label) for s in series for p in s.points]
-    within = [(sparsity, top1.mean, label) for sparsity, top1, label in found if top1 and top1.mean >= dense - 1]
+    found = [(p.sparsity, p.value(metric.field), s.label) for s in series for p in s.points]
+    within = [(sparsity, value.mean, label) for sparsity, value, label in found if value and value.mean >= dense - 1]
     if not within:
         return f"No run stays within one point of the dense {percent(round(dense, 1) / 100)}."
-    sparsity, top1, label = max(within)
-    kept, full = (percent(round(value, 1) / 100) for value in (top1, dense))
-    return f"{label} keeps {kept} top-1 with {percent(sparsity)} zeros; the dense model has {full}."
+    sparsity, best, label = max(within)
+    kept, full = (percent(round(value, 1) / 100) for value in (best, dense))
+    return f"{label} keeps {kept} {metric.name} with {percent(sparsity)} zeros; the dense model has {full}."
 
 
-def result_table(series: list[Series], dense: float) -> list[list[dict[str, Any]]]:
+def result_table(series: list[Series], dense: float, metric: Metric) -> list[list[dict[str, Any]]]:
     """Rows grouped by sparsity, best accuracy first."""
     groups = []
     for sparsity in sorted({point.sparsity for s in series for point in s.points}):
-        rows = [_table_row(s, point, dense) for s in series for point in s.points if point.sparsity == sparsity]
+        points = [(s, point) for s in series for point in s.points if point.sparsity == sparsity]
+        rows = [_table_row(s, point, dense, metric) for s, point in points]
         groups.append(sorted(rows, key=lambda row: -row["mean"]))
     return groups
 
 
-def _table_row(series: Series, point: Point, dense: float) -> dict[str, Any]:
-    top1 = point.value("top1")
-    assert top1 is not None  # checked with the results
+def _table_row(series: Series, point: Point, dense: float, metric: Metric) -> dict[str, Any]:
+    value = point.value(metric.field)
+    assert value is not None  # checked with the results
     links = [row.get("checkpoint") for row in point.rows]
     return {
         "series": series,
-        "mean": top1.mean,
+        "mean": value.mean,
         "sparsity": series.pattern or percent(point.sparsity),
         "achieved": value_text(point.value("achieved"), 2, 100),
-        "top1": value_text(top1, 2),
-        "change": f"{top1.mean - dense:+.2f}".replace("-", "−"),
-        "top5": value_text(point.value("top5"), 2),
+        "main": value_text(value, 2),
+        "change": f"{value.mean - dense:+.2f}".replace("-", "−"),
+        "second": value_text(point.value(metric.second), 2),
         "loss": value_text(point.value("loss"), 4),
         "predicted": value_text(point.value("predicted_loss_increase"), 4),
         "seconds": value_text(point.value("seconds"), 1).split(" ")[0],

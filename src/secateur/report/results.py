@@ -22,15 +22,37 @@ NAMES = {
 }
 NUMBER, TEXT = (int, float), (str,)
 HEAD = {"model": dict, "data": dict, "dense": dict, "rows": list}
-ROW = {"method": TEXT, "allocation": TEXT, "sparsity": NUMBER, "top1": NUMBER}
+ROW = {"method": TEXT, "allocation": TEXT, "sparsity": NUMBER}
 OPTIONAL = {
-    **dict.fromkeys(("achieved", "top5", "loss", "predicted_loss_increase", "seconds", "seed"), NUMBER),
+    **dict.fromkeys(("achieved", "top5", "ap50", "loss", "predicted_loss_increase", "seconds", "seed"), NUMBER),
     "checkpoint": TEXT,
     "asked": (int, float, str),
     "layers": (list,),
     "options": (dict,),
 }
 LAYER = {"name": TEXT, "zeros": NUMBER, "total": NUMBER}
+
+
+@dataclass(frozen=True)
+class Metric:
+    """The fields of a row that say how good a model is, in per cent, and what they are called."""
+
+    field: str
+    name: str
+    title: str
+    second: str
+    second_name: str
+
+
+METRICS = {
+    "top1": Metric("top1", "top-1", "top-1 accuracy", "top5", "top-5"),
+    "ap": Metric("ap", "AP", "average precision", "ap50", "AP50"),
+}
+
+
+def metric_of(results: dict[str, Any]) -> Metric:
+    """What these results are measured in: top-1, unless they say something else."""
+    return METRICS[results.get("metric", "top1")]
 
 
 @dataclass(frozen=True)
@@ -152,13 +174,16 @@ def check(results: Any) -> dict[str, Any]:
         _expect(isinstance(results.get(field), kind), field, kind.__name__)
     for field in ("settings", "versions", "machine"):
         _expect(isinstance(results.get(field) or {}, dict), field, "dict")
+    if str(results.get("metric", "top1")) not in METRICS:
+        raise InputError(f"The results are measured in {results['metric']!r:.40}; a report shows {', '.join(METRICS)}.")
     if results["dense"].get("loss") is not None:
         _check_fields(results["dense"], {"loss": NUMBER}, "dense")
-    _check_fields(results["dense"], {"top1": NUMBER}, "dense")
+    main = {metric_of(results).field: NUMBER}
+    _check_fields(results["dense"], main, "dense")
     for i, row in enumerate(results["rows"]):
         _expect(isinstance(row, dict), f"rows[{i}]", "dict")
         present = {field: kind for field, kind in OPTIONAL.items() if row.get(field) is not None}
-        _check_fields(row, {**ROW, **present}, f"rows[{i}]")
+        _check_fields(row, {**ROW, **main, **present}, f"rows[{i}]")
         _expect(0 <= row["sparsity"] <= 1, f"rows[{i}].sparsity", "fraction between 0 and 1")
         for j, layer in enumerate(row.get("layers") or ()):
             _expect(isinstance(layer, dict), f"rows[{i}].layers[{j}]", "dict")
