@@ -1,0 +1,1 @@
+"""Training sparse models: masks that hold through every step, and the methods that change them on the way."""
