@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from .prune import PruneResult, prune_
     from .resources import Resources
     from .solvers import CAP, MFAC, OBD, FastCAP, GrW, Magnitude, WoodFisher
+    from .training import MaskKeeper
 
 _PLACES = {
     # models and data
@@ -48,6 +49,8 @@ _PLACES = {
     "OBD": "solvers",
     "GrW": "solvers",
     "Magnitude": "solvers",
+    # training
+    "MaskKeeper": "training",
     # files
     "save": "checkpoint",
     "load": "checkpoint",
