@@ -4,7 +4,8 @@ import pytest
 
 from secateur.errors import InputError
 from secateur.training.augment import AUGMENTATIONS, Augmentation, augmentation_named
-from secateur.training.recipe import Distillation, Gradual, LearningRate, Recipe
+from secateur.training.masking import Gradual
+from secateur.training.recipe import Distillation, LearningRate, Recipe
 from secateur.training.recipe_file import parse_recipe, read_recipe, recipe_names, write_recipe
 
 TEXT = """\

@@ -25,7 +25,11 @@ def test_the_cyclic_linear_rate_is_the_formula_of_the_paper(t):
 
 def test_one_cosine_goes_from_the_highest_through_the_middle_towards_the_lowest():
     rates = [learning_rate(t, "cosine", 1.0, 0.0, cycle=100) for t in range(100)]
-    assert rates[0] == 1 and rates[50] == pytest.approx(0.5) and rates[99] == pytest.approx((1 - math.cos(math.pi / 100)) / 2)
+    assert (
+        rates[0] == 1
+        and rates[50] == pytest.approx(0.5)
+        and rates[99] == pytest.approx((1 - math.cos(math.pi / 100)) / 2)
+    )
     assert rates == sorted(rates, reverse=True)
 
 

@@ -6,7 +6,8 @@
 import io
 import types
 from collections.abc import Sequence
-from dataclasses import fields, is_dataclass, replace
+from contextlib import suppress
+from dataclasses import MISSING, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
@@ -15,7 +16,8 @@ import yaml
 from ..errors import InputError, nearest
 from ..files import write_atomically
 from .augment import AUGMENTATIONS, Augmentation, augmentation_named
-from .recipe import Recipe, Refused
+from .checks import Refused
+from .recipe import Recipe
 
 FOLDER = Path(__file__).parents[1] / "recipes"
 IN_WORDS = {int: "a whole number", float: "a number", str: "text", bool: "true or false"}
@@ -124,8 +126,6 @@ def _build(kind: Any, node: yaml.Node, place: str) -> Any:
 
 
 def _is_required(item: Any) -> bool:
-    from dataclasses import MISSING
-
     return item.default is MISSING and item.default_factory is MISSING
 
 
@@ -173,10 +173,8 @@ def _target(node: yaml.Node, place: str) -> float | str:
 def _typed(kind: type, node: yaml.Node, place: str) -> Any:
     value = _scalar(node)
     if kind is float and isinstance(value, str):  # YAML takes 1e-3 for text: it wants a point, 1.0e-3
-        try:
+        with suppress(ValueError):
             value = float(value)
-        except ValueError:
-            pass
     fits = isinstance(value, kind) or (kind is float and isinstance(value, int))
     if not fits or (kind is not bool and isinstance(value, bool)):
         raise InputError(f"{_at(node)}: {place} is {_shown(node)}; it must be {IN_WORDS[kind]}.")
