@@ -71,9 +71,9 @@ def same_masks(masks: Mapping[str, Tensor], processes: Processes) -> dict[str, T
 
 
 def _weights(run: Run) -> dict[str, Tensor]:
-    """Those that have masks."""
-    found = prunable_weights(run.model)
-    return {name: found[name].parameter for name in run.keeper.masks}
+    """Those that have masks, in the model's order: ties and random numbers go by it, also after a checkpoint."""
+    masks = run.keeper.masks
+    return {name: weight.parameter for name, weight in prunable_weights(run.model).items() if name in masks}
 
 
 ACTIONS: dict[str, Callable[[Run, Event, list[Batch]], None]] = {

@@ -77,6 +77,7 @@ def _write_model(run: Run, name: str, measured: Evaluation) -> None:
     if run.is_first:
         masks = run.keeper.masks
         story = {"recipe": plain(run.recipe), "step": run.step, "seconds": run.seconds, "evaluation": asdict(measured)}
+        story["epoch"] = run.step / run.timeline.steps_per_epoch
         save(run.shown, masks, run.out / name, story, overwrite=True)
     run.processes.wait()
 

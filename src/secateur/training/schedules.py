@@ -38,7 +38,7 @@ def ramp(shape: str, first: float, last: float, steps: int, through: Sequence[fl
         InputError: when there are more sparsities to pass through than steps between the first and the last.
 
     >>> ramp("cubic", 0.4, 0.9, 5, through=[0.75])
-    (0.4, 0.75, 0.8375, 0.8922, 0.9)
+    (0.4, 0.75, 0.8375, 0.892188, 0.9)
     """
     if steps == 1:
         return (last,)
@@ -54,4 +54,4 @@ def ramp(shape: str, first: float, last: float, steps: int, through: Sequence[fl
         nearest = min(free, key=lambda i: abs(values[i] - target))
         values[nearest] = target
         free = {i for i in free if i > nearest}  # the next target lies above, and so does its place
-    return tuple(round(value, 4) for value in values)
+    return tuple(round(value, 6) for value in values)
