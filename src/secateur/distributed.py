@@ -1,7 +1,7 @@
 """The processes that train or prune together, and what they tell one another.
 
-They meet in a group of their own that waits for days, so that no step, however long one of them takes for it, runs into the
-timeout of a collective; what they exchange on a device then follows at once. Alone, everything here does nothing.
+They meet in a group of their own that waits for days, so that no step, however long one of them takes for it, runs into
+the timeout of a collective; what they exchange on a device then follows at once. Alone, everything here does nothing.
 """
 
 import json

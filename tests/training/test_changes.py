@@ -93,7 +93,7 @@ REFUSED = {
     "rigl: {sparsity: 0.5, until: 0}": r"line 4: Masks move until 0\.0 of the run; give",
     "rigl: {sparsity: 0.5, growth: slow}": "line 4: There is no growth 'slow'",
     "rigl: {sparsity: 0.5, interval: 0}": "line 4: interval is 0",
-    "rigl: {sparsity: 0.5}\ngradual: {targets: [0.5]}": "line 5: The recipe has gradual and rigl; give one of them|line 4",
+    "rigl: {sparsity: 0.5}\ngradual: {targets: [0.5], every: 1}": "line 4: The recipe has gradual and rigl; give one",
 }
 
 

@@ -35,7 +35,7 @@ def zeros_of(model, masks):
     return sum(int((weights[name] == 0).sum()) for name in masks)
 
 
-# --- the method ---------------------------------------------------------------------------------------------------------
+# --- the method -------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("sparsity", [0.5, 0.75, 0.9])
@@ -114,7 +114,7 @@ def test_fine_tuning_a_sparse_model_keeps_its_zeros(finished, tmp_path):
     assert zeros_of(run.model, before) == sum(int((~mask).sum()) for mask in before.values())
 
 
-# --- an optimizer step --------------------------------------------------------------------------------------------------
+# --- an optimizer step ------------------------------------------------------------------------------------------------
 
 
 def test_micro_batches_add_up_to_the_step_of_the_whole_batch(tiny, tmp_path):
@@ -159,7 +159,7 @@ def test_what_is_random_in_a_step_follows_from_the_seed_and_the_step(tiny, tmp_p
     assert losses[0] != losses[1]
 
 
-# --- images -------------------------------------------------------------------------------------------------------------
+# --- images -----------------------------------------------------------------------------------------------------------
 
 
 def test_a_feed_can_start_at_any_step(tiny, tmp_path):
@@ -205,7 +205,7 @@ def test_a_model_without_stochastic_depth_says_so(tmp_path):
         a_run(a_recipe("vgg11", "pretrained=false"), tmp_path / "run")
 
 
-# --- what goes wrong ----------------------------------------------------------------------------------------------------
+# --- what goes wrong --------------------------------------------------------------------------------------------------
 
 
 def test_a_loss_that_is_nan_stops_with_the_step_and_leaves_the_last_checkpoint_whole(tiny, tmp_path):

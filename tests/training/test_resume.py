@@ -55,7 +55,7 @@ class Stop(BaseException):
     """As good as a kill, within one process."""
 
 
-# --- taken up again -----------------------------------------------------------------------------------------------------
+# --- taken up again ---------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("step", [1, 4, 6, 11])
@@ -161,7 +161,7 @@ def test_an_optimizer_that_keeps_what_no_file_can_hold_is_refused(tiny, tmp_path
         resume.write_checkpoint(run)
 
 
-# --- what goes wrong around it ------------------------------------------------------------------------------------------
+# --- what goes wrong around it ----------------------------------------------------------------------------------------
 
 
 def test_a_full_disk_is_one_sentence_and_the_last_checkpoint_is_whole(tiny, uninterrupted, tmp_path, monkeypatch):
@@ -175,7 +175,7 @@ def test_a_full_disk_is_one_sentence_and_the_last_checkpoint_is_whole(tiny, unin
 
     write = resume.write_tensors
     monkeypatch.setattr(resume, "write_tensors", full)
-    with pytest.raises(InputError, match="The disk is full: writing .*step-00000006"):
+    with pytest.raises(InputError, match=r"The disk is full: writing .*step-00000006"):
         train_(run)
     monkeypatch.undo()
     trained(a_recipe(tiny, *CHANGES), tmp_path / "run")
@@ -211,7 +211,7 @@ def test_a_worker_that_dies_is_one_sentence_and_the_last_checkpoint_is_whole(tmp
     start_(run)
     resume.write_checkpoint(run)
     run.feed.dataset.prepare = Deadly(**vars(run.feed.dataset.prepare))
-    with pytest.raises(InputError, match="A process that reads .* was killed, most often for want of memory"):
+    with pytest.raises(InputError, match=r"A process that reads .* was killed, most often for want of memory"):
         train_(run)
     assert resume_(run) == checkpoints(run.out)[0]
 
@@ -227,7 +227,7 @@ def test_images_that_cannot_be_read_are_left_out_where_the_recipe_says_so(tmp_pa
     run = a_folder_run(tmp_path, workers=0)
     path = next((tmp_path / "images" / "train").glob("*/*.png"))
     path.write_bytes(b"nothing")
-    with pytest.raises(InputError, match="cannot be read as an image .*skip-unreadable"):
+    with pytest.raises(InputError, match=r"cannot be read as an image .*skip-unreadable"):
         list(run.feed.batches(0, 6))
     data = f"data={{data_dir: {tmp_path / 'images'}, workers: 0, skip_unreadable: true}}"
     skipping = a_run(a_recipe(tmp_path / "model", data), tmp_path / "run")

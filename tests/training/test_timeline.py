@@ -64,7 +64,9 @@ def test_pruning_steps_can_be_counted_in_steps_or_start_later(change, expected):
 
 def test_pruning_steps_that_do_not_fit_into_the_steps_are_refused():
     recipe = a_recipe("model", "gradual={targets: [0.5, 0.75], unit: steps, every: 12}")
-    with pytest.raises(InputError, match="2 pruning steps, one every 12 steps from 0 on, do not fit into 12 steps; 1 do"):
+    with pytest.raises(
+        InputError, match="2 pruning steps, one every 12 steps from 0 on, do not fit into 12 steps; 1 do"
+    ):
         make_timeline(recipe, 64)
 
 

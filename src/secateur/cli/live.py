@@ -1,4 +1,4 @@
-"""What a person sees of a training: a bar with epoch, loss, learning rate and zeros, and a line for every measurement."""
+"""What a person sees of a training: a bar with epoch, loss, rate and zeros, and a line for every measurement."""
 
 from ..training.journal import Entry
 from ..training.timeline import Timeline

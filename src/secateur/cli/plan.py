@@ -1,4 +1,4 @@
-"""What `secateur train --dry-run` prints: the epochs, the pruning steps, the learning rates, and an estimate of the time."""
+"""What `secateur train --dry-run` prints: epochs, pruning steps, learning rates, and an estimate of the time."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -70,8 +70,8 @@ def print_plan(plan: dict[str, Any], console: Console) -> None:
         f" {recipe['batch_size']}; {plan['weights']:,} weights in {plan['layers']} layers."
     )
     if plan["changes"]:
-        rows = [(f"{c['epoch']:g}", c["step"], c["action"], _zeros(c["sparsity"])) for c in plan["changes"]]
-        console.table("Changes of the masks", ["epoch", "step", "what", "zeros"], rows)
+        changes = [(f"{c['epoch']:g}", c["step"], c["action"], _zeros(c["sparsity"])) for c in plan["changes"]]
+        console.table("Changes of the masks", ["epoch", "step", "what", "zeros"], changes)
     if plan["moves"]:
         console.line(f"Masks move {plan['moves']} times.")
     rows = [(f"{s['epoch']:g}", s["step"], s["folder"]) for s in plan["saves"]]

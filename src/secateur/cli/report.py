@@ -1,6 +1,6 @@
 """Put training runs side by side: top-1 at each sparsity, and what each change of the masks cost.
 
-  secateur report runs/bundled-gradual runs/bundled-gradual-magnitude --out runs/side-by-side
+secateur report runs/bundled-gradual runs/bundled-gradual-magnitude --out runs/side-by-side
 """
 
 from dataclasses import dataclass

@@ -3,9 +3,9 @@
   secateur train bundled-gradual --out runs/bundled
   secateur train deit-small-gradual --data-dir imagenet --out runs/deit-small --resume auto
 
-A recipe is one of the package (--list) or a YAML file; --set changes lines of it. The folder gets a model for each sparsity
-that was asked for, metrics.csv, the recipe and a report; with --resume auto a killed run goes on where it was, to the same
-bits. Under torchrun or accelerate launch it runs on several processes.
+A recipe is one of the package (--list) or a YAML file; --set changes lines of it. The folder gets a model for each
+sparsity that was asked for, metrics.csv, the recipe and a report; with --resume auto a killed run goes on where it was,
+to the same bits. Under torchrun or accelerate launch it runs on several processes.
 """
 
 from dataclasses import dataclass
@@ -34,7 +34,9 @@ class Options:
     tensorboard: bool = option(False, "log for TensorBoard below the folder")
     wandb: str | None = option(None, "log to this project of Weights & Biases", metavar="PROJECT")
     json: bool = option(False, "print one JSON document")
-    list: bool = option(False, "list the recipes of the package")  # last: within the class the name is taken from here on
+    list: bool = option(
+        False, "list the recipes of the package"
+    )  # last: within the class the name is taken from here on
 
 
 def run(options: Options) -> int:
@@ -78,8 +80,8 @@ def _train(options: Options, recipe, out: Path, console: Console) -> int:
     import torch
 
     from ..errors import InputError
-    from ..training.loop import train_
     from ..report.runs import write_run_report
+    from ..training.loop import train_
     from ..training.results import gather_run
     from ..training.resume import resume_, start_
     from ..training.run import prepare
@@ -112,10 +114,10 @@ def _train(options: Options, recipe, out: Path, console: Console) -> int:
 
 def _print(document: dict, out: Path, console: Console) -> None:
     rows = [
-        (m["folder"], m["sparsity"], m["zeros"], f"{m['top1']:.2f}", m["loss"], f"{m['epoch']:g}", str(out / m["folder"]))
+        (m["sparsity"], m["zeros"], f"{m['top1']:.2f}", m["loss"], f"{m['epoch']:g}", str(out / m["folder"]))
         for m in document["models"]
-    ]  # fmt: skip
-    columns = ["model", "sparsity", "zeros", "top-1 %", "loss", "epoch", "saved in"]
+    ]
+    columns = ["sparsity", "zeros", "top-1 %", "loss", "epoch", "saved in"]
     console.table(f"{document['recipe']['model']}: {document['label']}", columns, rows)
     drops = [
         (f"{c['epoch']:g}", c["what"], f"{c['before']:.2f}", f"{c['after']:.2f}", f"{c['after'] - c['before']:+.2f}")

@@ -1,4 +1,4 @@
-"""report.html of training runs: learning rate, zeros and accuracy against time, and the drop at every change of the masks.
+"""report.html of training runs: learning rate, zeros and accuracy against time, and what each change of the masks cost.
 
 Made from the documents of runs (training/results.py), of one or of several side by side.
 """
@@ -13,6 +13,7 @@ from .charts import Chart, Line, Mark, chart_area, nice_ticks, scale
 from .page import template
 from .results import Series
 
+Size = tuple[int, int]
 WIDE, NARROW = (1040, 300), (380, 260)
 EPOCH, RATE, ZEROS, LOSS, TOP1 = range(5)  # of an entry
 
@@ -65,7 +66,7 @@ def side_by_side(runs: Sequence[dict[str, Any]]) -> list[tuple[float, list[dict[
 
 
 def curve_chart(
-    runs: Sequence[dict[str, Any]], series: Sequence[Series], column: int, title: str, size: tuple, factor: float = 1.0
+    runs: Sequence[dict[str, Any]], series: Sequence[Series], column: int, title: str, size: Size, factor: float = 1.0
 ) -> Chart:
     """One column of the journals against the epoch."""
     points = [[(e[EPOCH], e[column] * factor) for e in run["entries"] if e[column] is not None] for run in runs]
@@ -76,7 +77,7 @@ def curve_chart(
     return Chart(**chart, lines=lines)
 
 
-def drop_chart(runs: Sequence[dict[str, Any]], series: Sequence[Series], size: tuple) -> Chart:
+def drop_chart(runs: Sequence[dict[str, Any]], series: Sequence[Series], size: Size) -> Chart:
     """What each change of the masks did to top-1, in points."""
     points = [[(c["epoch"], c["after"] - c["before"]) for c in run["changes"]] for run in runs]
     x, y, chart = _axes(points, "epoch", "change of top-1, points", size)
@@ -93,16 +94,16 @@ def drop_chart(runs: Sequence[dict[str, Any]], series: Sequence[Series], size: t
 Axis = Callable[[float], float]
 
 
-def _axes(points: Sequence[Sequence[tuple[float, float]]], x_title: str, y_title: str, size: tuple):
+def _axes(points: Sequence[Sequence[tuple[float, float]]], x_title: str, y_title: str, size: Size):
     """The scales of all points together, and the chart without its lines."""
-    area = chart_area(*size, right=16)
+    area = chart_area(size[0], size[1], right=16)
     flat = [point for own in points for point in own] or [(0.0, 0.0)]
     ends = [epoch for epoch, _ in flat]
     values = [value for _, value in flat]
     x_ticks, y_ticks = nice_ticks(0, max(ends), 6), nice_ticks(min(values), max(values), 5)
     x = scale(0, max(*ends, x_ticks[-1]), area["left"], area["right"])
     y = scale(min(*values, y_ticks[0]), max(*values, y_ticks[-1]), area["bottom"], area["top"])
-    chart = {
+    chart: dict[str, Any] = {
         **area,
         "x_title": x_title,
         "y_title": y_title,

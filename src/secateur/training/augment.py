@@ -1,8 +1,8 @@
 """Augmentation and regularisation by name, as the paper's table has them; everything is done by timm.
 
-deit and light1 are the paper's columns. `torchvision` is the recipe of PyTorch's blog for convolutional networks, with
-timm's RandAugment of one operation and a uniform magnitude in the place of TrivialAugment. `bundled` is what the bundled
-model was trained with.
+`deit` and `light1` are the paper's columns. `torchvision` is the recipe of PyTorch's blog for convolutional networks,
+with timm's RandAugment of one operation and a uniform magnitude in the place of TrivialAugment. `bundled` is what the
+bundled model was trained with.
 """
 
 from dataclasses import dataclass

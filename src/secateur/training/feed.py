@@ -1,7 +1,7 @@
 """Training batches that follow from (seed, step) alone, so that a run can be taken up at any of its steps.
 
-The images of an epoch, their order and the augmentation of each are functions of the seed, the epoch and the place in it;
-workers and processes only share the work. Every process gets its part of each batch.
+The images of an epoch, their order and the augmentation of each are functions of the seed, the epoch and the place in
+it; workers and processes only share the work. Every process gets its part of each batch.
 """
 
 from collections.abc import Iterator
@@ -98,7 +98,7 @@ class Feed:
             yield list(range(first, first + self.micro))
 
     def _whole(self, images: Tensor, labels: Tensor, problems: list[Problem]) -> Batch:
-        """A micro-batch without the images that could not be read; of an even number, where they are mixed in pairs."""
+        """A micro-batch without the images that could not be read; an even number, where they are mixed in pairs."""
         for problem in problems:
             check_skippable(problem, self.source)
             self.skipped[problem.name] = problem.reason
@@ -111,9 +111,10 @@ class Feed:
         count = self.processes.count
         if recipe.batch_size % (self.micro * count):
             raise InputError(
-                f"{count} processes with {self.micro} images a pass do not divide the batch of {recipe.batch_size}; give"
-                " another batch_size or micro_batch."
+                f"{count} processes with {self.micro} images a pass do not divide the batch of {recipe.batch_size};"
+                " give another batch_size or micro_batch."
             )
         if self.in_pairs and self.micro % 2:
-            raise InputError(f"Images are mixed in pairs, and {self.micro} go through the model at once; give an even"
-                             " micro_batch.")  # fmt: skip
+            raise InputError(
+                f"Images are mixed in pairs, and {self.micro} go through the model at once; give an even micro_batch."
+            )

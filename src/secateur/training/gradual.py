@@ -1,8 +1,8 @@
 """A pruning step inside a training: any method of the library, on gradients under the training augmentation.
 
 The Fisher is made in evaluation mode of images that are augmented as in training and labels that are smoothed, but not
-mixed with one another, so that each gradient is one image's. Under several processes each gives its part of the images, and
-all end with the same masks and weights.
+mixed with one another, so that each gradient is one image's. Under several processes each gives its part of the images,
+and all end with the same masks and weights.
 """
 
 import numpy as np
@@ -15,8 +15,8 @@ from ..distributed import Processes
 from ..progress import Track, silent
 from ..prune import PruneResult, prune_
 from ..steps import Masks
-from .feed import Feed
 from .checks import Target
+from .feed import Feed
 from .recipe import Recipe
 
 

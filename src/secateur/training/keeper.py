@@ -158,7 +158,7 @@ def _zero(tensor: Tensor, where: Tensor) -> None:
     tensor.masked_fill_(where.to(tensor.device), 0)
 
 
-# --- what is checked before the work ---------------------------------------------------------------------------------
+# --- what is checked before the work ----------------------------------------------------------------------------------
 
 
 def _masks_of(model: nn.Module) -> dict[str, Tensor]:

@@ -1,7 +1,7 @@
 """One optimizer step.
 
-All that is random in it follows from the seed and the step, so that a run taken up from a checkpoint goes on to the same
-bits.
+All that is random in it follows from the seed and the step, so that a run taken up from a checkpoint goes on to the
+same bits.
 """
 
 from contextlib import nullcontext

@@ -1,6 +1,7 @@
 """The loss of a training step: timm's for hard or mixed labels, and a dense teacher's opinion where there is one.
 
-Distillation: (1 − w) · L(labels) + w · T² · KL(teacher ‖ student), both softened by the temperature T (Hinton et al. 2015).
+Distillation: (1 − w) · L(labels) + w · T² · KL(teacher ‖ student), both softened by the temperature T (Hinton et al.
+2015).
 """
 
 from dataclasses import dataclass

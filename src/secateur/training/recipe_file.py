@@ -81,7 +81,7 @@ def _plain(value: Any) -> Any:
     return list(value) if isinstance(value, tuple) else value
 
 
-# --- from nodes, which know their lines, to dataclasses -----------------------------------------------------------------
+# --- from nodes, which know their lines, to dataclasses ---------------------------------------------------------------
 
 
 class _Named(io.StringIO):

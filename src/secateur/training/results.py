@@ -35,7 +35,9 @@ def gather_run(out: str | Path) -> dict[str, Any]:
 def label_of(recipe: Recipe) -> str:
     """What a table calls the run: the method, and how the rate falls."""
     rate = recipe.learning_rate
-    method = recipe.gradual.method if recipe.gradual else "AC/DC" if recipe.acdc else "RigL" if recipe.rigl else "dense"
+    method = "AC/DC" if recipe.acdc else "RigL" if recipe.rigl else "fine-tuning"
+    if recipe.gradual is not None:
+        method = recipe.gradual.method
     return f"{method}, {'cyclic' if rate.cycle else 'single'} {rate.shape}"
 
 

@@ -1,10 +1,10 @@
-"""Checkpoints that a killed run goes on from to the same bits: model, masks, optimizer, averaged weights, and the step.
+"""Checkpoints that a killed run goes on from to the same bits: model, masks, optimizer, averaged weights, the step.
 
     model.safetensors   optimizer.safetensors   masks.safetensors   average.safetensors   secateur.json (sealed)
 
 A folder appears whole or not at all; secateur.json holds the SHA-256 of each file and of itself, and a checkpoint whose
-hashes differ is never read. Random states need no file: whatever is drawn in a step follows from (seed, step), as do the
-images, so the step is all three of schedule, sampler and generators.
+hashes differ is never read. Random states need no file: whatever is drawn in a step follows from (seed, step), as do
+the images, so the step stands for schedule, sampler and generators.
 """
 
 import shutil
@@ -49,7 +49,7 @@ def write_checkpoint(run: Run) -> None:
 
 
 def checkpoints(out: str | Path) -> list[Path]:
-    """The folders of a run's checkpoints, the latest first; one after a change of the masks follows the one before it."""
+    """The folders of a run's checkpoints, the latest first."""
     return sorted((Path(out) / FOLDER).glob("step-*"), reverse=True)
 
 
@@ -92,8 +92,8 @@ def check_same_recipe(recipe: Recipe, before: Mapping[str, Any], out: Path) -> N
     for key in sorted(now.keys() | then.keys()):
         if now.get(key) != then.get(key) and not key.startswith(FREE):
             raise InputError(
-                f"{out} holds a run with {key}: {then.get(key)!r}, and the recipe now says {now.get(key)!r}; take it up with"
-                " the same recipe, or name another folder."
+                f"{out} holds a run with {key}: {then.get(key)!r}, and the recipe now says {now.get(key)!r}; take it up"
+                " with the same recipe, or name another folder."
             )
 
 
@@ -115,8 +115,8 @@ def _state(run: Run) -> tuple[dict[str, dict[str, Tensor]], dict[str, Any]]:
     for name, tensor in tensors[MODEL].items():
         if tensor.is_floating_point() and not torch.isfinite(tensor).all():
             raise NumericsError(
-                f"{name} holds NaN or infinity at {run.where}; try a lower learning_rate.highest. The last checkpoint is"
-                " as it was."
+                f"{name} holds NaN or infinity at {run.where}; try a lower learning_rate.highest. The last checkpoint"
+                " is as it was."
             )
     scaler = run.accelerator.scaler
     return tensors, {
@@ -158,8 +158,8 @@ def _taken_apart(state: Mapping[str, Any]) -> tuple[dict[str, Tensor], dict[str,
                 numbers.setdefault(str(index), {})[name] = value
             else:
                 raise InputError(
-                    f"The optimizer keeps a {type(value).__name__} ({name}), which a checkpoint without pickle cannot hold;"
-                    " choose another, such as adamw."
+                    f"The optimizer keeps a {type(value).__name__} ({name}), which a checkpoint without pickle cannot"
+                    " hold; choose another, such as adamw."
                 )
     groups = [{k: v for k, v in group.items() if isinstance(v, PLAIN)} for group in state["param_groups"]]
     return tensors, {"numbers": numbers, "groups": groups}

@@ -48,8 +48,8 @@ def ramp(shape: str, first: float, last: float, steps: int, through: Sequence[fl
     for target in sorted(set(through) - {first, last}):
         if not free:
             raise InputError(
-                f"{steps} pruning steps cannot pass through {', '.join(f'{t:g}' for t in through)} between {first:g} and"
-                f" {last:g}; give more steps or fewer sparsities."
+                f"{steps} pruning steps cannot pass through {', '.join(f'{t:g}' for t in through)} between {first:g}"
+                f" and {last:g}; give more steps or fewer sparsities."
             )
         nearest = min(free, key=lambda i: abs(values[i] - target))
         values[nearest] = target

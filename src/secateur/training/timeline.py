@@ -1,6 +1,6 @@
 """What happens when in a run, worked out from its recipe before it starts: rates, changes of the masks, models written.
 
-Steps are counted from 0; an event of step s takes place before the s-th optimizer step, what is saved at s after the one
+Steps are counted from 0; an event of step s takes place before optimizer step s, what is saved at s after the one
 before it.
 """
 
