@@ -326,8 +326,10 @@ def test_optimizers_may_share_a_model_and_get_more_of_it_later():
     keeper = MaskKeeper(model, masks)
     first, second = OPTIMIZERS["SGD"](model[1].parameters()), OPTIMIZERS["Adam"](model[5].parameters())
     keeper.attach(first)
-    with pytest.raises(InputError, match=r"This Adam holds none of the 2 weights that have masks, such as 1\.weight"):
+    with pytest.raises(InputError, match=r"Adam holds none of the 2 weights that have masks, such as 1\.weight"):
         keeper.attach(second)
+    with pytest.raises(InputError, match="No optimizer holds"):
+        keeper.attach()
     second.add_param_group({"params": list(model[3].parameters())})
     keeper.attach(second)
     for _ in range(3):

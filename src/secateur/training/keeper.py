@@ -69,23 +69,24 @@ class MaskKeeper:
         self._places, self._dropped = _checked(self.model, masks)
         self._zero_all()
 
-    def attach(self, optimizer: Optimizer) -> None:
-        """Zero what the masks drop, now and after each step of the optimizer.
+    def attach(self, *optimizers: Optimizer) -> None:
+        """Zero what the masks drop, now and after each step of the optimizers.
 
-        Optimizers inside it (in accelerate's, Lightning's, timm's Lookahead) are attached too; attached twice is once.
+        Those inside them (in accelerate's, Lightning's, timm's Lookahead) are attached too; attached twice is once.
         Raises:
-            InputError: when the optimizer does not call back, or holds none of the weights.
+            InputError: when an optimizer does not call back, or none of them holds any of the weights.
         """
-        chain = that_call_back(optimizer)
-        held = set().union(*(held_by(inside) for inside in chain))
+        stepping = [inside for optimizer in optimizers for inside in that_call_back(optimizer)]
+        held = set().union(*(held_by(optimizer) for optimizer in stepping))
         if not any(place.weight in held for place in self._places.values()):
             raise InputError(
-                f"This {type(optimizer).__name__} holds none of the {len(self._places)} weights that have masks, such"
-                f" as {next(iter(self._places))}; attach one made from the parameters of the keeper's model."
+                f"{' and '.join(type(o).__name__ for o in optimizers) or 'No optimizer'} holds none of the"
+                f" {len(self._places)} weights that have masks, such as {next(iter(self._places))}; attach one made"
+                " from the parameters of the keeper's model."
             )
-        for inside in chain:
-            if inside not in self._handles:
-                self._handles[inside] = inside.register_step_post_hook(self._after_step)
+        for optimizer in stepping:
+            if optimizer not in self._handles:
+                self._handles[optimizer] = optimizer.register_step_post_hook(self._after_step)
         self._zero_all()
 
     def detach(self) -> None:
