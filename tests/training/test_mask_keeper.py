@@ -12,6 +12,7 @@ from cases import Tied, example, images, mlp
 from torch import nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
+import secateur
 from secateur import InputError, MaskKeeper, NumericsError
 
 OPTIMIZERS = {
@@ -176,10 +177,34 @@ def test_a_model_whose_parameters_are_replaced_when_it_is_moved_needs_its_new_op
     assert_zeros_hold(model, keeper.masks)
 
 
-def test_masks_lie_in_memory_as_their_weights_do():
+def test_masks_lie_in_memory_as_their_weights_do_and_are_stored_row_by_row():
     model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.Conv2d(4, 4, 3)).to(memory_format=torch.channels_last)
-    keeper = MaskKeeper(model, half_masks(model, ["1.weight"]))
+    masks = half_masks(model, ["1.weight"])
+    keeper = MaskKeeper(model, masks)
     assert keeper.masks["1.weight"].is_contiguous(memory_format=torch.channels_last)
+    keeper.load_state_dict(keeper.state_dict())
+    assert torch.equal(keeper.masks["1.weight"], masks["1.weight"])
+
+
+def test_the_model_gets_no_hook_no_other_module_and_no_other_name():
+    model = mlp()
+    names, kinds = list(model.state_dict()), [type(module) for module in model.modules()]
+    keeper = MaskKeeper(model, half_masks(model))
+    keeper.attach(OPTIMIZERS["SGD"](model.parameters()))
+    assert list(model.state_dict()) == names and [type(module) for module in model.modules()] == kinds
+    for module in model.modules():
+        assert not module._forward_hooks and not module._forward_pre_hooks and not module._backward_hooks
+    assert not any(parameter._backward_hooks for parameter in model.parameters())
+
+
+def test_a_trained_model_is_saved_with_its_keeper(tmp_path):
+    model = mlp()
+    keeper, optimizer = MaskKeeper(model, half_masks(model)), OPTIMIZERS["AdamW, foreach"](model.parameters())
+    keeper.attach(optimizer)
+    train(model, optimizer)
+    secateur.save(model, keeper, tmp_path / "tuned")
+    certificate = secateur.inspect(tmp_path / "tuned")
+    assert certificate.ok and certificate.zeros == sum(int((~mask).sum()) for mask in keeper.masks.values())
 
 
 # --- wrapped models ---------------------------------------------------------------------------------------------------

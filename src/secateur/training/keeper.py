@@ -101,9 +101,12 @@ class MaskKeeper:
         Raises:
             InputError: when it lacks one of them, or has it in another shape; nothing has changed then.
         """
-        found, dropped = _checked(model, self.masks)
-        for name, place in found.items():
-            _zero(place.weight, dropped[name])
+        found = places(model)
+        weights = {name: place_of(name, found, model).weight for name in self._dropped}
+        for name, weight in weights.items():
+            _check_fits(name, self._dropped[name], weight)
+        for name, weight in weights.items():
+            _zero(weight, self._dropped[name])
 
     def verify(self) -> None:
         """Raise NumericsError, naming the layer, when a weight that its mask drops is not zero."""
@@ -138,7 +141,8 @@ class MaskKeeper:
         self._zero_held_by(optimizer)
 
     def _zero_all(self) -> None:
-        self.apply_to_(self.model)
+        for name, place in self._places.items():
+            _zero(place.weight, self._dropped[name])
         for optimizer in self._handles:
             self._zero_held_by(optimizer)
 
@@ -182,11 +186,15 @@ def _checked(model: nn.Module, masks: Mapping[str, Tensor]) -> tuple[dict[str, P
     first: dict[nn.Parameter, str] = {}
     for name, mask in masks.items():
         weight = kept[name].weight
-        if not isinstance(mask, Tensor) or mask.dtype != torch.bool or mask.shape != weight.shape:
-            given = f"{mask.dtype} of shape {tuple(mask.shape)}" if isinstance(mask, Tensor) else type(mask).__name__
-            raise InputError(f"The mask of {name} is {given}; it must be torch.bool of shape {tuple(weight.shape)}.")
+        _check_fits(name, mask, weight)
         other = first.setdefault(weight, name)
         if other != name and not torch.equal(masks[other].cpu(), mask.cpu()):
             raise InputError(f"{other} and {name} are one weight with two masks that differ; give one of them.")
     dropped = {name: torch.empty_like(kept[name].weight, dtype=torch.bool).copy_(~masks[name]) for name in masks}
     return kept, dropped
+
+
+def _check_fits(name: str, mask: Tensor, weight: nn.Parameter) -> None:
+    if not isinstance(mask, Tensor) or mask.dtype != torch.bool or mask.shape != weight.shape:
+        given = f"{mask.dtype} of shape {tuple(mask.shape)}" if isinstance(mask, Tensor) else type(mask).__name__
+        raise InputError(f"The mask of {name} is {given}; it must be torch.bool of shape {tuple(weight.shape)}.")
