@@ -10,6 +10,8 @@ import torch
 import torch.distributed as dist
 from cases import Tied, example, images, mlp
 from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 import secateur
@@ -257,6 +259,12 @@ def test_zeros_hold_under_ddp(outer, one_process):
     keeper.attach(optimizer)
     train(wrapped, optimizer)
     assert_zeros_hold(model, masks)
+
+
+def test_a_sharded_weight_is_refused(one_process):
+    model = fully_shard(mlp(), mesh=init_device_mesh("cpu", (1,)))
+    with pytest.raises(InputError, match=r"1\.weight is sharded among processes, as FSDP does"):
+        MaskKeeper(model, half_masks(mlp()))
 
 
 def test_masks_named_by_a_wrapper_fit_the_model_and_the_other_way_round():

@@ -195,6 +195,11 @@ def _checked(model: nn.Module, masks: Mapping[str, Tensor]) -> tuple[dict[str, P
 
 
 def _check_fits(name: str, mask: Tensor, weight: nn.Parameter) -> None:
+    if hasattr(weight, "device_mesh"):  # a DTensor
+        raise InputError(
+            f"{name} is sharded among processes, as FSDP does; masks are kept where each process has whole weights,"
+            " as with DDP."
+        )
     if not isinstance(mask, Tensor) or mask.dtype != torch.bool or mask.shape != weight.shape:
         given = f"{mask.dtype} of shape {tuple(mask.shape)}" if isinstance(mask, Tensor) else type(mask).__name__
         raise InputError(f"The mask of {name} is {given}; it must be torch.bool of shape {tuple(weight.shape)}.")
