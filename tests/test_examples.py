@@ -23,6 +23,10 @@ CASES = {  # the flags, and a pattern of what must be printed
         "--samples 4 --block 16",
         r"blocks.0.attn.qkv.weight +60.0% .*blocks.5.mlp.fc2.weight +90.0% .*all of them +80.0% +80.0%",
     ),
+    "finetune_with_mask_keeper.py": (
+        "--samples 32 --images 20",
+        r"top-1 [\d.]+ % dense, [\d.]+ % pruned, [\d.]+ % after 32 images\n1,061,683 zeros before and after: True\n",
+    ),
     "open_in_timm.py": ("--samples 2", r"589,824 zeros; outputs bit-identical on 2 images: True\n"),
 }
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import torch
+from safetensors.torch import save as save_tensors
 from torch import nn
 
 from .errors import InputError, nearest
@@ -69,9 +70,7 @@ def save(
     needed = sum(t.numel() * t.element_size() for t in state.values()) + sum(m.numel() // 8 for m in kept.values())
     with new_folder(folder, overwrite, needed) as new:
         write_tensors(state, new / MODEL, {"format": "pt"})
-        shapes = {name: list(mask.shape) for name, mask in kept.items()}
-        packed = {name: pack_mask(mask) for name, mask in kept.items()}
-        write_tensors(packed, new / MASKS, {"format": "pt", "shapes": json.dumps(shapes)})
+        (new / MASKS).write_bytes(masks_file(kept))
         kind = write_config(model, new)
         zeros, total = (sum(layer[key] for layer in layers) for key in ("zeros", "total"))
         record = {
@@ -122,6 +121,13 @@ def load(folder: str | Path, model: nn.Module | None = None) -> tuple[nn.Module,
     model = build(folder) if model is None else model
     _fill_(model, state, folder / MODEL)
     return model.eval(), masks
+
+
+def masks_file(masks: Masks) -> bytes:
+    """What masks.safetensors holds: the masks, eight weights to a byte, and their shapes."""
+    shapes = {name: list(mask.shape) for name, mask in masks.items()}
+    packed = {name: pack_mask(mask) for name, mask in masks.items()}
+    return save_tensors(packed, metadata={"format": "pt", "shapes": json.dumps(shapes)})
 
 
 def load_masks(folder: str | Path) -> dict[str, torch.Tensor]:

@@ -22,12 +22,10 @@ gradual: {method: "cap:block=16", targets: [0.5, 0.75, 0.9], every: 1, samples: 
 """
 
 
-def a_model(folder, zeros=None):
-    """A tiny model with random weights, saved as a folder; with masks where it is to have zeros."""
+def a_model(folder, **changes):
+    """A tiny model with random weights, saved as a folder."""
     torch.manual_seed(0)
-    model = timm.create_model("vit_tiny_patch16_224", **GREY).eval()
-    masks = zeros(model) if zeros else {}
-    save(model, masks, folder)
+    save(timm.create_model("vit_tiny_patch16_224", **{**GREY, **changes}).eval(), {}, folder)
     return folder
 
 

@@ -62,6 +62,11 @@ def test_layers_may_be_equally_sparse_and_a_decompressed_phase_keeps_everything(
     assert all(m.all() for m in ACDC().masks_for(Phase(5, 9, False), weights, 0.75).values())
 
 
+def test_a_sparsity_that_is_no_fraction_is_refused():
+    with pytest.raises(InputError, match=r"sparsity is 75; give a number from 0 to 1"):
+        ACDC().masks_for(Phase(0, 5, True), {"a": torch.ones(2, 2)}, 75)
+
+
 WRONG = {
     "a negative warm-up": ({"warmup": -1}, "warmup is -1; give a whole number from 0"),
     "an empty phase": ({"compressed": 0}, "compressed is 0; give a whole number from 1"),

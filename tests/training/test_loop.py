@@ -182,7 +182,6 @@ REFUSED = {
     "micro_batch=1": "Images are mixed in pairs, and 1 go through the model at once",
     "from_sparse=true": "The recipe fine-tunes a sparse model, and .* has no zeros",
     "optimizer=adamx": "timm has no optimizer 'adamx'. Did you mean",
-    "distillation={teacher: resnet18}": "weights of resnet18 cannot be had|tells 1000 classes apart",
     "learning_rate={unit: steps, warmup: 12}": "The warm-up of 12 steps is no shorter than the run, which has 12",
     "augmentation={auto_augment: nonsense}": "timm knows no augmentation 'nonsense'",
     "data.dataset=wds/x": "can only be read in order",
@@ -193,6 +192,27 @@ REFUSED = {
 def test_what_cannot_be_trained_is_refused_before_it_starts(change, tiny, tmp_path):
     with pytest.raises(InputError, match=REFUSED[change]):
         a_run(a_recipe(tiny, change), tmp_path / "run")
+
+
+def test_a_teacher_of_other_classes_is_refused(tiny, tmp_path):
+    other = a_model(tmp_path / "other", num_classes=3)
+    with pytest.raises(InputError, match=r"The teacher .*other tells 3 classes apart, and the model 10"):
+        a_run(a_recipe(tiny, "distillation={weight: 0.5}", f"teacher={other}"), tmp_path / "run")
+
+
+def test_the_dense_model_teaches_the_sparse_one(tiny, tmp_path):
+    run = trained(a_recipe(tiny, "distillation={weight: 1.0}", "epochs=1", "gradual.targets=[0.5]"), tmp_path / "run")
+    start = timm.create_model(f"local-dir:{tiny}", pretrained=True).state_dict()
+    teacher = run.loss.teacher.model.state_dict()
+    assert all(torch.equal(teacher[name], start[name]) for name in start)
+    assert run.keeper.sparsity == pytest.approx(0.5)
+
+
+@pytest.mark.slow
+def test_zeros_stay_zero_where_the_model_is_compiled(tiny, tmp_path):
+    run = trained(a_recipe(tiny, "compile=true"), tmp_path / "run")
+    total = sum(mask.numel() for mask in run.keeper.masks.values())
+    assert zeros_of(run.model, run.keeper.masks) == round(0.9 * total)
 
 
 def test_a_model_of_another_size_needs_images_of_its_own(tmp_path):

@@ -10,8 +10,11 @@ import torch
 import torch.distributed as dist
 from cases import Tied, example, images, mlp
 from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
+import secateur
 from secateur import InputError, MaskKeeper, NumericsError
 
 OPTIMIZERS = {
@@ -176,10 +179,34 @@ def test_a_model_whose_parameters_are_replaced_when_it_is_moved_needs_its_new_op
     assert_zeros_hold(model, keeper.masks)
 
 
-def test_masks_lie_in_memory_as_their_weights_do():
+def test_masks_lie_in_memory_as_their_weights_do_and_are_stored_row_by_row():
     model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.Conv2d(4, 4, 3)).to(memory_format=torch.channels_last)
-    keeper = MaskKeeper(model, half_masks(model, ["1.weight"]))
+    masks = half_masks(model, ["1.weight"])
+    keeper = MaskKeeper(model, masks)
     assert keeper.masks["1.weight"].is_contiguous(memory_format=torch.channels_last)
+    keeper.load_state_dict(keeper.state_dict())
+    assert torch.equal(keeper.masks["1.weight"], masks["1.weight"])
+
+
+def test_the_model_gets_no_hook_no_other_module_and_no_other_name():
+    model = mlp()
+    names, kinds = list(model.state_dict()), [type(module) for module in model.modules()]
+    keeper = MaskKeeper(model, half_masks(model))
+    keeper.attach(OPTIMIZERS["SGD"](model.parameters()))
+    assert list(model.state_dict()) == names and [type(module) for module in model.modules()] == kinds
+    for module in model.modules():
+        assert not module._forward_hooks and not module._forward_pre_hooks and not module._backward_hooks
+    assert not any(parameter._backward_hooks for parameter in model.parameters())
+
+
+def test_a_trained_model_is_saved_with_its_keeper(tmp_path):
+    model = mlp()
+    keeper, optimizer = MaskKeeper(model, half_masks(model)), OPTIMIZERS["AdamW, foreach"](model.parameters())
+    keeper.attach(optimizer)
+    train(model, optimizer)
+    secateur.save(model, keeper, tmp_path / "tuned")
+    certificate = secateur.inspect(tmp_path / "tuned")
+    assert certificate.ok and certificate.zeros == sum(int((~mask).sum()) for mask in keeper.masks.values())
 
 
 # --- wrapped models ---------------------------------------------------------------------------------------------------
@@ -232,6 +259,12 @@ def test_zeros_hold_under_ddp(outer, one_process):
     keeper.attach(optimizer)
     train(wrapped, optimizer)
     assert_zeros_hold(model, masks)
+
+
+def test_a_sharded_weight_is_refused(one_process):
+    model = fully_shard(mlp(), mesh=init_device_mesh("cpu", (1,)))
+    with pytest.raises(InputError, match=r"1\.weight is sharded among processes, as FSDP does"):
+        MaskKeeper(model, half_masks(mlp()))
 
 
 def test_masks_named_by_a_wrapper_fit_the_model_and_the_other_way_round():
@@ -326,8 +359,10 @@ def test_optimizers_may_share_a_model_and_get_more_of_it_later():
     keeper = MaskKeeper(model, masks)
     first, second = OPTIMIZERS["SGD"](model[1].parameters()), OPTIMIZERS["Adam"](model[5].parameters())
     keeper.attach(first)
-    with pytest.raises(InputError, match=r"This Adam holds none of the 2 weights that have masks, such as 1\.weight"):
+    with pytest.raises(InputError, match=r"Adam holds none of the 2 weights that have masks, such as 1\.weight"):
         keeper.attach(second)
+    with pytest.raises(InputError, match="No optimizer holds"):
+        keeper.attach()
     second.add_param_group({"params": list(model[3].parameters())})
     keeper.attach(second)
     for _ in range(3):

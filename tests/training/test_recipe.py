@@ -4,8 +4,9 @@ import pytest
 
 from secateur.errors import InputError
 from secateur.training.augment import AUGMENTATIONS, Augmentation, augmentation_named
+from secateur.training.distill import Distillation
 from secateur.training.masking import Gradual
-from secateur.training.recipe import Distillation, LearningRate, Recipe
+from secateur.training.recipe import LearningRate, Recipe
 from secateur.training.recipe_file import parse_recipe, read_recipe, recipe_names, write_recipe
 
 TEXT = """\
@@ -119,7 +120,8 @@ MISTAKES = {
     "an unknown precision": (TEXT + "precision: int8\n", "line 11: precision is 'int8'; give no, bf16 or fp16"),
     "targets and a ramp":
         (changed("every: 2", "ramp: cubic"), "line 9: A gradual pruning needs targets or a ramp, one"),
-    "a teacher without weight": (TEXT + "distillation: {weight: 0}\n", "line 11: The teacher's weight is 0.0"),
+    "a teacher without weight": (TEXT + "distillation: {weight: 2}\n", "line 11: The teacher's weight is 2.0"),
+    "a teacher that says nothing": (TEXT + "teacher: bundled\n", "line 11: There is a teacher without a distillation"),
     "a cold teacher": (TEXT + "distillation: {temperature: 0}\n", "line 11: The teacher's temperature is 0.0"),
     "a model saved that never is":
         (changed("every: 2", "every: 2\n  save: [0.6]"), r"The model at 0\.6 is to be saved, but"),

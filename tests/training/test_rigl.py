@@ -171,7 +171,7 @@ def test_the_share_that_moves_falls_along_a_cosine():
 WRONG = {
     "no interval": ({"end": 10, "interval": 0}, r"interval is 0; give a whole number from 1"),
     "no end": ({"end": 0}, r"end is 0; give a whole number from 1"),
-    "more than all": ({"end": 10, "fraction": 1.5}, r"The sparsity 1.5 \(`fraction`, of the weights that move\) is no"),
+    "more than all": ({"end": 10, "fraction": 1.5}, r"fraction is 1.5; give a number from 0 to 1"),
     "another growth": ({"end": 10, "growth": "momentum"}, r"no growth 'momentum'; choose gradient or random"),
     "another start": ({"end": 10, "distribution": "ER"}, r"no distribution 'ER'; choose erk or uniform"),
 }
@@ -190,10 +190,13 @@ def test_what_cannot_be_moved_is_refused():
         updated_masks({"w": weight}, {"w": torch.ones(3, 2)}, {"w": mask}, 0.5)
     with pytest.raises(InputError, match=r"w has a mask and no weight or no gradient"):
         updated_masks({"w": weight}, {}, {"w": mask}, 0.5)
-    with pytest.raises(InputError, match=r"The sparsity 2"):
+    with pytest.raises(InputError, match=r"fraction is 2; give a number from 0 to 1"):
         updated_masks({"w": weight}, {"w": weight}, {"w": mask}, 2)
     for weights, gradients in ((weight * torch.nan, weight), (weight, weight * torch.nan)):
         with pytest.raises(NumericsError, match=r"w holds NaN in its weights or its gradient"):
             updated_masks({"w": weights}, {"w": gradients}, {"w": mask}, 0.5)
-    with pytest.raises(InputError, match=r"There is no allocation 'ER'"):
+    with pytest.raises(InputError, match=r"There is no distribution 'ER'; choose erk or uniform"):
         starting_groups({"w": weight.shape}, 0.5, "ER")
+    for distribution in ("erk", "uniform"):
+        with pytest.raises(InputError, match=r"sparsity is 90; give a number from 0 to 1"):
+            starting_groups({"w": weight.shape}, 90, distribution)

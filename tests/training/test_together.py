@@ -74,6 +74,7 @@ def test_two_processes_learn_what_one_does_from_the_same_images(pair, tiny, tmp_
     assert all(a.eval_loss == pytest.approx(b.eval_loss, rel=0.02) for a, b in entries if a.eval_loss is not None)
 
 
+@pytest.mark.slow
 def test_a_run_of_two_processes_is_taken_up_by_both(pair, tiny):
     again = on_two(tiny, pair[1], *CHANGES)
     assert all(torch.equal(again[rank][name], pair[0][rank][name]) for rank in range(2) for name in again[rank])

@@ -12,8 +12,8 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from ..allocate import allocate, groups_for
-from ..errors import InputError, check_whole
+from ..allocate import ALLOCATIONS, Group, allocate
+from ..errors import InputError, check_fraction, check_whole
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,8 @@ class ACDC:
         check_whole(least=0, warmup=self.warmup, phases=self.phases)
         check_whole(compressed=self.compressed, decompressed=self.decompressed)
         check_whole(last_decompressed=self.last_decompressed, last_compressed=self.last_compressed)
-        groups_for({}, 0.0, self.allocation)  # refuses an allocation that is not there
+        if self.allocation not in ALLOCATIONS:
+            raise InputError(f"There is no allocation {self.allocation!r}; choose {' or '.join(ALLOCATIONS)}.")
 
     @property
     def length(self) -> int:
@@ -78,6 +79,7 @@ class ACDC:
         """What to keep from the start of a phase on: the largest weights of all, or every weight."""
         if not phase.compressed:
             return {name: torch.ones_like(weight, dtype=torch.bool) for name, weight in weights.items()}
-        sizes = {name: weight.numel() for name, weight in weights.items()}
-        scores = {name: weight.detach().abs() for name, weight in weights.items()}
-        return allocate(scores, groups_for(sizes, sparsity, self.allocation))
+        check_fraction(sparsity=sparsity)
+        together = [tuple(weights)] if self.allocation == "global" else [(name,) for name in weights]
+        groups = [Group(names, round(sparsity * sum(weights[n].numel() for n in names))) for names in together]
+        return allocate({name: weight.detach().abs() for name, weight in weights.items()}, groups)

@@ -69,23 +69,24 @@ class MaskKeeper:
         self._places, self._dropped = _checked(self.model, masks)
         self._zero_all()
 
-    def attach(self, optimizer: Optimizer) -> None:
-        """Zero what the masks drop, now and after each step of the optimizer.
+    def attach(self, *optimizers: Optimizer) -> None:
+        """Zero what the masks drop, now and after each step of the optimizers.
 
-        Optimizers inside it (in accelerate's, Lightning's, timm's Lookahead) are attached too; attached twice is once.
+        Those inside them (in accelerate's, Lightning's, timm's Lookahead) are attached too; attached twice is once.
         Raises:
-            InputError: when the optimizer does not call back, or holds none of the weights.
+            InputError: when an optimizer does not call back, or none of them holds any of the weights.
         """
-        chain = that_call_back(optimizer)
-        held = set().union(*(held_by(inside) for inside in chain))
+        stepping = [inside for optimizer in optimizers for inside in that_call_back(optimizer)]
+        held = set().union(*(held_by(optimizer) for optimizer in stepping))
         if not any(place.weight in held for place in self._places.values()):
             raise InputError(
-                f"This {type(optimizer).__name__} holds none of the {len(self._places)} weights that have masks, such"
-                f" as {next(iter(self._places))}; attach one made from the parameters of the keeper's model."
+                f"{' and '.join(type(o).__name__ for o in optimizers) or 'No optimizer'} holds none of the"
+                f" {len(self._places)} weights that have masks, such as {next(iter(self._places))}; attach one made"
+                " from the parameters of the keeper's model."
             )
-        for inside in chain:
-            if inside not in self._handles:
-                self._handles[inside] = inside.register_step_post_hook(self._after_step)
+        for optimizer in stepping:
+            if optimizer not in self._handles:
+                self._handles[optimizer] = optimizer.register_step_post_hook(self._after_step)
         self._zero_all()
 
     def detach(self) -> None:
@@ -100,9 +101,12 @@ class MaskKeeper:
         Raises:
             InputError: when it lacks one of them, or has it in another shape; nothing has changed then.
         """
-        found, dropped = _checked(model, self.masks)
-        for name, place in found.items():
-            _zero(place.weight, dropped[name])
+        found = places(model)
+        weights = {name: place_of(name, found, model).weight for name in self._dropped}
+        for name, weight in weights.items():
+            _check_fits(name, self._dropped[name], weight)
+        for name, weight in weights.items():
+            _zero(weight, self._dropped[name])
 
     def verify(self) -> None:
         """Raise NumericsError, naming the layer, when a weight that its mask drops is not zero."""
@@ -137,7 +141,8 @@ class MaskKeeper:
         self._zero_held_by(optimizer)
 
     def _zero_all(self) -> None:
-        self.apply_to_(self.model)
+        for name, place in self._places.items():
+            _zero(place.weight, self._dropped[name])
         for optimizer in self._handles:
             self._zero_held_by(optimizer)
 
@@ -181,11 +186,20 @@ def _checked(model: nn.Module, masks: Mapping[str, Tensor]) -> tuple[dict[str, P
     first: dict[nn.Parameter, str] = {}
     for name, mask in masks.items():
         weight = kept[name].weight
-        if not isinstance(mask, Tensor) or mask.dtype != torch.bool or mask.shape != weight.shape:
-            given = f"{mask.dtype} of shape {tuple(mask.shape)}" if isinstance(mask, Tensor) else type(mask).__name__
-            raise InputError(f"The mask of {name} is {given}; it must be torch.bool of shape {tuple(weight.shape)}.")
+        _check_fits(name, mask, weight)
         other = first.setdefault(weight, name)
         if other != name and not torch.equal(masks[other].cpu(), mask.cpu()):
             raise InputError(f"{other} and {name} are one weight with two masks that differ; give one of them.")
     dropped = {name: torch.empty_like(kept[name].weight, dtype=torch.bool).copy_(~masks[name]) for name in masks}
     return kept, dropped
+
+
+def _check_fits(name: str, mask: Tensor, weight: nn.Parameter) -> None:
+    if hasattr(weight, "device_mesh"):  # a DTensor
+        raise InputError(
+            f"{name} is sharded among processes, as FSDP does; masks are kept where each process has whole weights,"
+            " as with DDP."
+        )
+    if not isinstance(mask, Tensor) or mask.dtype != torch.bool or mask.shape != weight.shape:
+        given = f"{mask.dtype} of shape {tuple(mask.shape)}" if isinstance(mask, Tensor) else type(mask).__name__
+        raise InputError(f"The mask of {name} is {given}; it must be torch.bool of shape {tuple(weight.shape)}.")

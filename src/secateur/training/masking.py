@@ -2,8 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from ..allocate import check_sparsity
-from ..errors import InputError
+from ..errors import InputError, check_fraction
 from .acdc import ACDC
 from .checks import Refused, Target, check_choice, check_rising, check_wholes
 from .rigl import RigL
@@ -78,7 +77,7 @@ class Alternating:
     phases: ACDC = field(default_factory=ACDC)
 
     def __post_init__(self) -> None:
-        check_sparsity(self.sparsity)
+        check_fraction(sparsity=self.sparsity)
 
 
 @dataclass(frozen=True)
@@ -93,7 +92,7 @@ class Moving:
     distribution: str = "erk"
 
     def __post_init__(self) -> None:
-        check_sparsity(self.sparsity)
+        check_fraction(sparsity=self.sparsity)
         if not 0 < self.until <= 1:
             raise Refused("until", f"Masks move until {self.until} of the run; give a number above 0, 1 at the most.")
         self.over(1)  # refuses what RigL refuses

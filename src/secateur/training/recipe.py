@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from .augment import AUGMENTATIONS, Augmentation
 from .checks import Refused, check_choice, check_wholes
+from .distill import Distillation
 from .masking import UNITS, Alternating, Gradual, Moving, check_steps
 from .schedules import RATES
 
@@ -55,21 +56,6 @@ class LearningRate:
 
 
 @dataclass(frozen=True)
-class Distillation:
-    """A dense teacher: its classes' probabilities at a temperature take part of the labels' weight."""
-
-    teacher: str | None = None  # a model; by default the one that is trained, as it was before
-    weight: float = 0.5
-    temperature: float = 1.0
-
-    def __post_init__(self) -> None:
-        if not 0 < self.weight <= 1:
-            raise Refused("weight", f"The teacher's weight is {self.weight}; give a number above 0, 1 at the most.")
-        if not self.temperature > 0:
-            raise Refused("temperature", f"The teacher's temperature is {self.temperature}; give a number above 0.")
-
-
-@dataclass(frozen=True)
 class Checkpoints:
     """What a killed run continues from: written after so many epochs (or steps) and after every change of the masks."""
 
@@ -107,6 +93,7 @@ class Recipe:
     acdc: Alternating | None = None
     rigl: Moving | None = None
     distillation: Distillation | None = None
+    teacher: str | None = None  # a model; by default the one that is trained, as it was before
     checkpoints: Checkpoints = field(default_factory=Checkpoints)
 
     def __post_init__(self) -> None:
@@ -122,6 +109,10 @@ class Recipe:
         given = [key for key in ("gradual", "acdc", "rigl") if getattr(self, key) is not None]
         if len(given) > 1:
             raise Refused(given[1], f"The recipe has {' and '.join(given)}; give one of them.")
+        if self.teacher is not None and self.distillation is None:
+            raise Refused(
+                "teacher", "There is a teacher without a distillation section; add one, such as {weight: 0.5}."
+            )
         self._check_lengths()
 
     def _check_lengths(self) -> None:

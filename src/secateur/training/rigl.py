@@ -13,8 +13,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..allocate import Group, allocate, check_sparsity, groups_for, smallest
-from ..errors import InputError, NumericsError, check_whole
+from ..allocate import Group, allocate, smallest
+from ..errors import InputError, NumericsError, check_fraction, check_whole
 
 DISTRIBUTIONS = ("erk", "uniform")
 GROWTHS = ("gradient", "random")
@@ -39,10 +39,9 @@ class RigL:
 
     def __post_init__(self) -> None:
         check_whole(interval=self.interval, end=self.end)
-        check_sparsity(self.fraction, " (`fraction`, of the weights that move)")
-        for name, choices in (("growth", GROWTHS), ("distribution", DISTRIBUTIONS)):
-            if getattr(self, name) not in choices:
-                raise InputError(f"There is no {name} {getattr(self, name)!r}; choose {' or '.join(choices)}.")
+        check_fraction(fraction=self.fraction)
+        _check_choice("growth", self.growth, GROWTHS)
+        _check_choice("distribution", self.distribution, DISTRIBUTIONS)
 
     def updates_at(self, step: int) -> bool:
         """Whether masks move at this step."""
@@ -53,14 +52,21 @@ class RigL:
         return self.fraction / 2 * (1 + math.cos(math.pi * min(step, self.end) / self.end))
 
 
+def _check_choice(what: str, given: str, choices: tuple[str, ...]) -> None:
+    if given not in choices:
+        raise InputError(f"There is no {what} {given!r}; choose {' or '.join(choices)}.")
+
+
 # --- where it starts --------------------------------------------------------------------------------------------------
 
 
 def starting_groups(shapes: Mapping[str, torch.Size], sparsity: float, distribution: str = "erk") -> list[Group]:
     """How many zeros each layer holds: round(sparsity · weights) in all, or in each where they are uniform."""
+    _check_choice("distribution", distribution, DISTRIBUTIONS)
     if distribution == "erk":
         return erdos_renyi_groups(shapes, sparsity)
-    return groups_for({name: shape.numel() for name, shape in shapes.items()}, sparsity, distribution)
+    check_fraction(sparsity=sparsity)
+    return [Group((name,), round(sparsity * shape.numel())) for name, shape in shapes.items()]
 
 
 def erdos_renyi_groups(shapes: Mapping[str, torch.Size], sparsity: float) -> list[Group]:
@@ -69,7 +75,7 @@ def erdos_renyi_groups(shapes: Mapping[str, torch.Size], sparsity: float) -> lis
     A layer that would keep more than it has is dense, and the others share the rest. In whole numbers: the largest
     remainders get the weights that rounding down leaves over, the first layers where they tie.
     """
-    check_sparsity(sparsity)
+    check_fraction(sparsity=sparsity)
     total = sum(shape.numel() for shape in shapes.values())
     rest, dense = total - round(sparsity * total), set()  # rest: weights for the layers that are not dense
     while True:
@@ -115,7 +121,7 @@ def updated_masks(
         InputError: when shapes differ.
         NumericsError: when a kept weight or a gradient is NaN.
     """
-    check_sparsity(fraction, " (`fraction`, of the weights that move)")
+    check_fraction(fraction=fraction)
     moved = {}
     for name, mask in masks.items():
         if name not in gradients or name not in weights:

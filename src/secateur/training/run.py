@@ -156,15 +156,14 @@ def check_images(source: DataSource, model: nn.Module) -> None:
 
 
 def _teacher(recipe: Recipe, model: nn.Module) -> Teacher | None:
-    chosen = recipe.distillation
-    if chosen is None:
+    if recipe.distillation is None:
         return None
-    teacher = deepcopy(model) if chosen.teacher is None else load_model(chosen.teacher)
+    teacher = deepcopy(model) if recipe.teacher is None else load_model(recipe.teacher)
     if class_count(teacher) != class_count(model):
-        raise InputError(f"The teacher {chosen.teacher} tells {class_count(teacher)} classes apart, and the model"
+        raise InputError(f"The teacher {recipe.teacher} tells {class_count(teacher)} classes apart, and the model"
                          f" {class_count(model)}.")  # fmt: skip
     device = next(model.parameters()).device
-    return Teacher(teacher.to(device).eval().requires_grad_(False), chosen.weight, chosen.temperature)
+    return Teacher(teacher.to(device).eval().requires_grad_(False), recipe.distillation)
 
 
 def _optimizer(recipe: Recipe, model: nn.Module) -> Optimizer:
