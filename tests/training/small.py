@@ -7,7 +7,7 @@ from accelerate.state import AcceleratorState
 from secateur.checkpoint import save
 from secateur.training.loop import train_
 from secateur.training.recipe_file import parse_recipe
-from secateur.training.resume import resume_, start_
+from secateur.training.resume import begin_
 from secateur.training.run import prepare
 
 GREY = {"img_size": 28, "patch_size": 7, "in_chans": 1, "embed_dim": 16, "depth": 2, "num_heads": 2, "num_classes": 10}
@@ -41,9 +41,6 @@ def a_run(recipe, out, listeners=()):
 def trained(recipe, out, listeners=()):
     """The run, once it has come to its end; taken up where it is there already."""
     run = a_run(recipe, out, listeners)
-    if out.exists():
-        resume_(run)
-    else:
-        start_(run)
+    begin_(run)
     train_(run)
     return run

@@ -83,7 +83,7 @@ def _train(options: Options, recipe, out: Path, console: Console) -> int:
     from ..report.runs import write_run_report
     from ..training.loop import train_
     from ..training.results import gather_run
-    from ..training.resume import resume_, start_
+    from ..training.resume import begin_
     from ..training.run import prepare
     from ..training.trackers import tensorboard, wandb
     from .live import Live
@@ -93,9 +93,7 @@ def _train(options: Options, recipe, out: Path, console: Console) -> int:
     if out.exists() and options.resume == "no":
         raise InputError(f"The folder {out} exists already; go on with --resume auto, or name another with --out.")
     run = prepare(recipe, out, console.track, device=options.device)
-    if not out.exists():
-        start_(run)
-    elif (found := resume_(run)) is not None:
+    if (found := begin_(run)) is not None:
         console.note(f"Going on from {found}, {run.where}.")
     if run.is_first:
         run.journal.listeners.append(Live(run.timeline, console))

@@ -53,6 +53,14 @@ def checkpoints(out: str | Path) -> list[Path]:
     return sorted((Path(out) / FOLDER).glob("step-*"), reverse=True)
 
 
+def begin_(run: Run) -> Path | None:
+    """A new folder, or the one that is there taken up; returns the checkpoint that the run goes on from."""
+    if run.processes.agreed(run.out.exists()):  # the first process may have made it since the others looked
+        return resume_(run)
+    start_(run)
+    return None
+
+
 def start_(run: Run) -> None:
     """Make the folder of a new run, with its recipe."""
     if run.is_first:
