@@ -28,6 +28,10 @@ CASES = {  # the flags, and a pattern of what must be printed
         r"0.attn.qkv.weight +50.0%  2:4.*0.mlp.fc2.weight +0.0%  unstr.*5.mlp.fc2.weight +50.0%  unstr"
         r".*2:4 held in 24,576 of 24,576 groups\n1:8 held in 16,384 of 16,384 groups\n$",
     ),
+    "finetune_with_mask_keeper.py": (
+        "--samples 32 --images 20",
+        r"top-1 [\d.]+ % dense, [\d.]+ % pruned, [\d.]+ % after 32 images\n1,061,683 zeros before and after: True\n",
+    ),
     "open_in_timm.py": ("--samples 2", r"589,824 zeros; outputs bit-identical on 2 images: True\n"),
 }
 

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from .resources import Resources
     from .settings import solver_for
     from .solvers import CAP, MFAC, OBD, FastCAP, GrW, Magnitude, WoodFisher
+    from .training import MaskKeeper
 
 _PLACES = {
     # models and data
@@ -52,6 +53,8 @@ _PLACES = {
     "OBD": "solvers",
     "GrW": "solvers",
     "Magnitude": "solvers",
+    # training
+    "MaskKeeper": "training",
     # files
     "save": "checkpoint",
     "load": "checkpoint",

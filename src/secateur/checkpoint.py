@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import torch
+from safetensors.torch import save as save_tensors
 from torch import nn
 
 from .errors import InputError, nearest
@@ -76,16 +77,14 @@ def save(
     run = {**getattr(masks, "manifest", dict)(), **(manifest or {})}
     kept: Masks = masks if isinstance(masks, Mapping) else masks.masks
     kept = {name: mask.detach().cpu() for name, mask in kept.items()}
-    state = _separate(model)
+    state = separate_state(model)
     patterns, left_out = getattr(masks, "patterns", {}), getattr(masks, "left_out", {})
     layers = [_layer(n, mask, state) | _pattern(n, mask, patterns, left_out) for n, mask in kept.items()]
     json_bytes(run)  # refuses what JSON cannot say before anything is written
     needed = sum(t.numel() * t.element_size() for t in state.values()) + sum(m.numel() // 8 for m in kept.values())
     with new_folder(folder, overwrite, needed) as new:
         write_tensors(state, new / MODEL, {"format": "pt"})
-        shapes = {name: list(mask.shape) for name, mask in kept.items()}
-        packed = {name: pack_mask(mask) for name, mask in kept.items()}
-        write_tensors(packed, new / MASKS, {"format": "pt", "shapes": json.dumps(shapes)})
+        (new / MASKS).write_bytes(masks_file(kept))
         kind = write_config(model, new)
         libraries = ("secateur", "torch", "transformers" if kind == "transformers" else "timm")
         zeros, total = (sum(layer[key] for layer in layers) for key in ("zeros", "total"))
@@ -139,6 +138,13 @@ def load(folder: str | Path, model: nn.Module | None = None) -> tuple[nn.Module,
     return model.eval(), masks
 
 
+def masks_file(masks: Masks) -> bytes:
+    """What masks.safetensors holds: the masks, eight weights to a byte, and their shapes."""
+    shapes = {name: list(mask.shape) for name, mask in masks.items()}
+    packed = {name: pack_mask(mask) for name, mask in masks.items()}
+    return save_tensors(packed, metadata={"format": "pt", "shapes": json.dumps(shapes)})
+
+
 def load_masks(folder: str | Path) -> dict[str, torch.Tensor]:
     """Weight name → boolean tensor of the weight's shape, True where kept.
 
@@ -188,7 +194,7 @@ def _pattern(name: str, mask: torch.Tensor, patterns: Mapping[str, NM], left_out
     return found | ({"left_out": left_out[name]} if name in left_out else {})
 
 
-def _separate(model: nn.Module) -> dict[str, torch.Tensor]:
+def separate_state(model: nn.Module) -> dict[str, torch.Tensor]:
     """The state dict on the CPU; safetensors has no shared memory, so a tied weight is written under each name."""
     state, seen = {}, set()
     for name, tensor in model.state_dict().items():

@@ -9,11 +9,14 @@ import itertools
 import logging
 import time
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 
+import torch
 from torch import Tensor, nn
 
 from .batches import Loss, samples_in
+from .distributed import ALONE, Processes
 from .gradients import stream_gradients
 from .layers import PrunableWeight
 from .memory import available_bytes, forget_most_held, held_bytes, most_held_bytes
@@ -59,24 +62,26 @@ def collect(
     samples_per_gradient: int = 1,
     resources: Resources = DEFAULT,
     track: Track = silent,
+    processes: Processes = ALONE,
 ) -> dict[Statistic, Curvature]:
     """Each of the statistics, from as many passes over the batches as the memory asks for.
 
     Args:
         batches: the same ones each time they are gone through.
+        processes: where several call this together, each with its part of the batches, all get the statistics of all.
     Raises:
         InputError: when the Fishers fit neither in memory nor on the disk, with what would.
     """
     asked = list(dict.fromkeys(statistics))
     how = {"loss": loss, "samples_per_gradient": samples_per_gradient, "resources": resources}
     most = _most_gradients(batches, samples_per_gradient)
-    batches, plan = _planned(model, batches, weights, asked, most, how)
+    batches, plan = _planned(model, batches, weights, asked, most, how, processes)
     values: dict[Statistic, dict | Spill] = {s: Spill(plan.folder) if plan.folder else {} for s in asked}
     traces, count = dict.fromkeys(asked, 0.0), 0
     for number, names in enumerate(plan.groups, 1):
         title = "gradients" if plan.passes == 1 else f"gradients {number}/{plan.passes}"
         some = {name: weights[name] for name in names}
-        made, count = _one_pass(model, batches, some, asked, most, how, _titled(track, title))
+        made, count = _one_pass(model, batches, some, asked, most, how, _titled(track, title), processes)
         for statistic, gathered in made.items():
             traces[statistic] += sum(part.trace for part in gathered.values())
             while gathered:
@@ -95,7 +100,9 @@ def collect(
     }
 
 
-def _one_pass(model, batches, weights: Weights, asked: list[Statistic], most: int | None, how: dict, track: Track):
+def _one_pass(
+    model, batches, weights: Weights, asked: list[Statistic], most: int | None, how: dict, track: Track, processes
+):
     """{statistic: {layer: what was gathered}} of some layers, and the number of gradients."""
     made: dict[Statistic, dict[str, Gathering]] = {
         statistic: {n: statistic.start(w.shape, w.precision, most, w.parameter.device) for n, w in weights.items()}
@@ -107,8 +114,10 @@ def _one_pass(model, batches, weights: Weights, asked: list[Statistic], most: in
             gathered[name].add(gradients)
 
     count = stream_gradients(model, batches, weights, sink, **how, track=track)
+    count = int(processes.sum_(torch.tensor(count)))
     for gathered in made.values():
         for part in gathered.values():
+            part.join(processes)
             part.finish(count)
     return made, count
 
@@ -122,17 +131,18 @@ def _most_gradients(batches: Iterable, samples_per_gradient: int) -> int | None:
 
 
 def _planned(
-    model, batches, weights: Weights, asked: list[Statistic], most: int | None, how: dict
+    model, batches, weights: Weights, asked: list[Statistic], most: int | None, how: dict, processes: Processes
 ) -> tuple[Iterable, MemoryPlan]:
     """The plan, after a trial of one batch has shown what a batch takes; and the batches from their start."""
     resources, device = how["resources"], next(iter(weights.values())).parameter.device
     budget = resources.bytes
     if budget is None:
-        budget = held_bytes(device) + int(SHARE * available_bytes(device))
+        budget = held_bytes(device) + int(SHARE * available_bytes(device) / processes.count)
     needs = {n: sum(s.bytes_needed(w.shape, w.precision, most) for s in asked) for n, w in weights.items()}
     smaller = " and ".join(dict.fromkeys(s.smaller for s in asked))
     if sum(needs.values()) < SMALL * (budget - held_bytes(device)):
-        return batches, make_plan(needs, held_bytes(device), budget, smaller=smaller)
+        plan = make_plan(needs, held_bytes(device), budget, smaller=smaller)
+        return batches, _agreed(plan, processes)
     iterator = iter(batches)
     first = list(itertools.islice(iterator, 1))
     forget_most_held(device)
@@ -141,12 +151,18 @@ def _planned(
         m = min(how["samples_per_gradient"], samples_in(first[0]))
         stream_gradients(model, first, weights, lambda name, gradients: None, **{**how, "samples_per_gradient": m})
     seconds = time.perf_counter() - start
-    plan = make_plan(needs, most_held_bytes(device), budget, resources.spill, smaller)
+    plan = _agreed(make_plan(needs, most_held_bytes(device), budget, resources.spill, smaller), processes)
     count = length(batches)
     if iterator is batches:  # can be gone through once: what the trial took goes back in front
         batches = itertools.chain(first, iterator) if plan.passes == 1 else [*first, *iterator]
     log.info(plan.describe(count, seconds))
     return batches, plan
+
+
+def _agreed(plan: MemoryPlan, processes: Processes) -> MemoryPlan:
+    """The first process's groups for all: they go through the layers together."""
+    groups, folder = processes.agreed([plan.groups, str(plan.folder) if plan.folder else None])
+    return replace(plan, groups=groups, folder=Path(folder) if folder else None)
 
 
 def _put(values: dict | Spill, name: str, tensor: Tensor) -> None:

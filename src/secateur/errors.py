@@ -24,3 +24,10 @@ def check_whole(least: int = 1, **named: object) -> None:
     for name, number in named.items():
         if not isinstance(number, Integral) or isinstance(number, bool) or number < least:
             raise InputError(f"{name} is {number!r}; give a whole number from {least}.")
+
+
+def check_fraction(**named: object) -> None:
+    """Raise InputError unless each is a number from 0 to 1."""
+    for name, number in named.items():
+        if not isinstance(number, int | float) or isinstance(number, bool) or not 0 <= number <= 1:
+            raise InputError(f"{name} is {number!r}; give a number from 0 to 1.")

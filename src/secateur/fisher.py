@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from . import native
+from .distributed import Processes
 from .triangles import diagonal, pack, packed_numbers
 
 CHUNK = 1 << 24  # numbers of the square blocks that the twin makes at a time
@@ -56,6 +57,10 @@ class BlockFisher:
         step = max(1, CHUNK // self.size**2)
         for part, sums in zip(blocks.split(step), self.packed.split(step), strict=True):
             sums += pack(part.mT @ part)
+
+    def join(self, processes: Processes) -> None:
+        """Add the sums of other processes."""
+        processes.sum_(self.packed)
 
     def finish(self, gradients: int) -> None:
         """Divide the sum by the number of gradients; those that never reached this weight were zero."""

@@ -23,7 +23,11 @@ from .hub import quick_hub
 
 
 def load_model(
-    name: str, pretrained: bool = True, checkpoint: str | Path | None = None, num_classes: int | None = None
+    name: str,
+    pretrained: bool = True,
+    checkpoint: str | Path | None = None,
+    num_classes: int | None = None,
+    drop_path: float = 0.0,
 ) -> nn.Module:
     """The model in evaluation mode, with finite weights.
 
@@ -34,6 +38,7 @@ def load_model(
         pretrained: load the weights that belong to the name; without them the weights are random.
         checkpoint: a .safetensors file to load instead; its names and shapes must be exactly the model's.
         num_classes: size of the classifier; other than the pretrained one means a fresh classifier.
+        drop_path: rate of stochastic depth in training, for the models of timm that have it.
     Raises:
         InputError: unknown name, missing or broken files, weights that do not fit or are not finite, no download.
 
@@ -45,10 +50,13 @@ def load_model(
     if num_classes is not None:
         check_whole(num_classes=num_classes)
     needs_weights = pretrained and checkpoint is None
+    changes: dict[str, Any] = {} if num_classes is None else {"num_classes": num_classes}
     if (place := hf_models.place_of(name)) is not None:
+        if drop_path:
+            raise InputError(f"{name} is a model of transformers; its stochastic depth stands in its configuration.")
         model = hf_models.create(place, needs_weights, num_classes)
     else:
-        model = _create(_timm_name(name, needs_weights), needs_weights, num_classes)
+        model = _create_with_depth(_timm_name(name, needs_weights), needs_weights, changes, drop_path)
     if checkpoint is not None:
         load_checkpoint_(model, checkpoint)
     check_finite(model)
@@ -186,8 +194,17 @@ def _check_folder(folder: Path, needs_weights: bool) -> None:
         )
 
 
-def _create(name: str, pretrained: bool, num_classes: int | None) -> nn.Module:
-    changes: dict[str, Any] = {} if num_classes is None else {"num_classes": num_classes}
+def _create_with_depth(name: str, pretrained: bool, changes: dict[str, Any], drop_path: float) -> nn.Module:
+    """A model of timm, with stochastic depth where its rate is not 0."""
+    try:
+        return _create(name, pretrained, changes | ({"drop_path_rate": drop_path} if drop_path else {}))
+    except TypeError as error:
+        if "drop_path_rate" not in str(error):
+            raise
+        raise InputError(f"{name} has no stochastic depth; set its rate, drop_path, to 0.") from None
+
+
+def _create(name: str, pretrained: bool, changes: dict[str, Any]) -> nn.Module:
     if name.startswith("local-dir:"):
         try:
             return timm.create_model(name, pretrained=pretrained, **changes)

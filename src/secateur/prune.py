@@ -10,6 +10,7 @@ from .allocate import allocate, allocation_name, groups_for, left_out, patterns_
 from .batches import Loss
 from .batchnorm import batch_norms, enough, recalibrate_
 from .curvature import collect
+from .distributed import ALONE, Processes
 from .errors import check_whole
 from .layers import select_layers
 from .patterns import NM
@@ -103,6 +104,7 @@ def prune_(
     recalibrate: bool = True,
     resources: Resources = DEFAULT,
     track: Track = silent,
+    processes: Processes = ALONE,
 ) -> PruneResult:
     """Prune the chosen weights of any model in place; zeros that are there stay.
 
@@ -123,6 +125,7 @@ def prune_(
         recalibrate: measure batch normalisation's statistics again, where there is any, on the first 512 samples.
         resources: memory, disk and precision for making the Fisher; see `Resources`.
         track: shows progress; see `secateur.progress`.
+        processes: of a training on several: each gives its part of the batches, and all prune alike.
     Raises:
         InputError: when an argument cannot be used; the model is then as it was.
         NumericsError: when a weight, a loss or a gradient is not finite.
@@ -152,6 +155,7 @@ def prune_(
             curvature = collect(
                 model, batches, weights, [solver.statistic],
                 loss=loss, samples_per_gradient=samples_per_gradient, resources=resources, track=track,
+                processes=processes,
             )[solver.statistic]  # fmt: skip
         scores = score(weights, keep, solver, curvature, patterns, track)
         kept = allocate(scores, stage)

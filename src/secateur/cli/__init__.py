@@ -7,13 +7,15 @@ from collections.abc import Sequence
 
 from ..errors import InputError, NumericsError
 from ..heap import keep_freed_memory
-from . import compare, doctor, eval, inspect, layers, methods, prune
+from . import compare, doctor, eval, inspect, layers, methods, prune, report, train
 from .options import Parser, add_flags
 from .values import read_options
 
 COMMANDS = {
     "prune": prune,
     "compare": compare,
+    "train": train,
+    "report": report,
     "eval": eval,
     "inspect": inspect,
     "layers": layers,

@@ -7,7 +7,7 @@ import logging
 import os
 import re
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from itertools import zip_longest
 from textwrap import fill
@@ -78,6 +78,11 @@ class Console:
                 self._progress.update(task, advance=1, memory=_memory())
         finally:
             self._progress.remove_task(task)
+
+    def bar(self, total: int) -> Callable[[int, str], None]:
+        """A bar that is told how far it is, and what stands before it."""
+        task = self._progress.add_task("", total=total, memory=_memory())
+        return lambda done, text: self._progress.update(task, completed=done, description=text, memory=_memory())
 
     def note(self, text: str) -> None:
         """A line on standard error, once."""

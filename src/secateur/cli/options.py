@@ -98,8 +98,10 @@ def _add_flag(group: Any, item: Field, hint: Any) -> None:
             words |= {"choices": about["choices"], "metavar": None}
         if many:
             words["nargs"] = "+"
-    if about["positional"]:  # "?": it may come from the configuration file
-        group.add_argument(item.name, **words, nargs="?")
+    if about["positional"]:
+        words["nargs"] = "*" if many else "?"  # it may come from the configuration file
+        group.add_argument(item.name, **words)
+        del words["nargs"]
         words["help"] = argparse.SUPPRESS  # said once
     if about["flag"]:
         group.add_argument(_flag(item), **words)

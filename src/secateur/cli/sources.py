@@ -1,16 +1,15 @@
 """What the shared options name: a model, and images to calibrate and to measure on."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 
 import torch
 from torch import nn
 
 from .. import detection
 from ..data import Batches, DataSource, calibration_batches, evaluation_batches
+from ..data.batches import in_memory as in_memory
 from ..errors import InputError
-from ..memory import available_bytes
 from ..models import input_shape, load_model
-from ..progress import Track
 from .checks import usable_device
 from .console import Console
 from .shared import CalibrationOptions, DataOptions, EvaluationOptions, ModelOptions
@@ -75,15 +74,6 @@ def _source(options: DataOptions, model: nn.Module, split: str | None) -> DataSo
         options.dataset, options.data_dir, split, options.class_map, options.image_size, options.workers,
         options.skip_unreadable, options.download,
     )  # fmt: skip
-
-
-def in_memory(batches: Batches, track: Track) -> Batches | list:
-    """Batches that are measured on again and again: decoded once, where they fit in a quarter of the free memory."""
-    first = next(iter(batches))
-    images = first["pixel_values"] if isinstance(first, Mapping) else first[0]
-    if images.nbytes * len(batches) > available_bytes() / 4:
-        return batches
-    return list(track(batches, "images", len(batches)))
 
 
 def describe_data(used: Batches | None, measured: Batches | None, options: CalibrationOptions) -> dict:

@@ -5,14 +5,18 @@ Which image stands at which position, and how it is augmented, follows from the 
 
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 from torch.utils.data import DataLoader
 
 from ..errors import InputError, check_whole
+from ..memory import available_bytes
+from ..progress import Track, silent
 from .images import Images
 from .prepare import Preparation, PreparedImages, Problem, collate, unreadable
 from .source import DataSource
@@ -63,13 +67,7 @@ class Batches(ABC):
         return self.samples
 
     def _meet(self, problem: "Problem") -> None:
-        if not problem.is_skippable:
-            raise InputError(f"{problem.name} of {self.source} {problem.reason}.")
-        if not self.source.skip_unreadable:
-            raise InputError(
-                f"{problem.name} cannot be read as an image ({problem.reason}); repair or remove it, or pass"
-                " --skip-unreadable."
-            )
+        check_skippable(problem, self.source)
         self.skipped[problem.name] = problem.reason
 
 
@@ -81,7 +79,7 @@ class ListedBatches(Batches):
         self.dataset = PreparedImages(images, prepare, order)
         self.positions = np.arange(len(order))  # those of `order` that can be read, as far as known
         self.rounds = len(order) / len(images)
-        self.workers = _workers(source)
+        self.workers = worker_count(source)
         classes = len(images.classes) if images.labels is not None and source.class_map is None else 0
         if 0 < classes < (prepare.classes or 0):
             self.notes.append(
@@ -111,24 +109,64 @@ class ListedBatches(Batches):
 
     def _collated(self):
         chunks = [self.positions[i : i + self.batch_size] for i in range(0, self.samples, self.batch_size)]
-        loader = DataLoader(
-            self.dataset,
-            batch_sampler=[chunk.tolist() for chunk in chunks],
-            num_workers=min(self.workers, len(chunks)),
-            collate_fn=collate,
-            generator=torch.Generator(),  # else the loader draws from the caller's
+        places = [chunk.tolist() for chunk in chunks]
+        return loaded_batches(self.dataset, places, min(self.workers, len(chunks)), self.source)
+
+
+def loaded_batches(
+    dataset: PreparedImages, places: Iterable[list[int]], workers: int, source: DataSource
+) -> Iterator[tuple[tuple[Tensor, Tensor] | None, list[Problem]]]:
+    """A batch, or None, and the problems, of the images at each list of places in that order, by so many processes.
+
+    Raises:
+        InputError: when one of the processes dies.
+    """
+    loader = DataLoader(
+        dataset,
+        batch_sampler=places,  # type: ignore[arg-type]  # any iterable will do
+        num_workers=workers,
+        collate_fn=collate,
+        generator=torch.Generator(),  # else the loader draws from the caller's
+    )
+    with deaths_told(source):
+        yield from loader
+
+
+@contextmanager
+def deaths_told(source: DataSource) -> Iterator[None]:
+    """Say in one sentence that a process that reads images has died, which torch raises wherever the caller is."""
+    try:
+        yield
+    except RuntimeError as error:
+        if "DataLoader worker" not in str(error):
+            raise
+        raise InputError(
+            f"A process that reads {source} was killed, most often for want of memory; use fewer workers or 0."
+        ) from None
+
+
+def check_skippable(problem: Problem, source: DataSource) -> None:
+    """Raise InputError unless the image that could not be used is one that the source leaves out."""
+    if not problem.is_skippable:
+        raise InputError(f"{problem.name} of {source} {problem.reason}.")
+    if not source.skip_unreadable:
+        raise InputError(
+            f"{problem.name} cannot be read as an image ({problem.reason}); repair or remove it, or pass"
+            " --skip-unreadable."
         )
-        try:
-            yield from loader
-        except RuntimeError as error:
-            if "DataLoader worker" not in str(error):
-                raise
-            raise InputError(
-                f"A process that reads {self.source} was killed, most often for want of memory; use fewer workers or 0."
-            ) from None
 
 
-def _workers(source: DataSource) -> int:
+def in_memory(batches: Batches, track: Track = silent) -> Batches | list:
+    """Batches that are measured on again and again: decoded once, where they fit in a quarter of the free memory."""
+    first = next(iter(batches))
+    images = first["pixel_values"] if isinstance(first, Mapping) else first[0]
+    if images.nbytes * len(batches) > available_bytes() / 4:
+        return batches
+    return list(track(batches, "images", len(batches)))
+
+
+def worker_count(source: DataSource) -> int:
+    """The processes that decode its images, where nobody says: two at most, and none for those in memory."""
     if source.workers is not None:
         check_whole(least=0, workers=source.workers)
         return source.workers

@@ -62,10 +62,17 @@ def calibration_batches(
 
 
 def evaluation_batches(
-    source: DataSource | str | Path, model: nn.Module, limit: int | None = None, seed: int = 0, batch_size: int = 64
+    source: DataSource | str | Path,
+    model: nn.Module,
+    limit: int | None = None,
+    seed: int = 0,
+    batch_size: int = 64,
+    crop: float | None = None,
 ) -> Batches:
     """Validation images under the validation transform: all of them, or the same `limit` ones for the same seed.
 
+    Args:
+        crop: the part of an image's side that stays, where it is another than the model's own.
     Raises:
         InputError: nothing to read, or labels that are not the model's.
 
@@ -77,7 +84,7 @@ def evaluation_batches(
     check_whole(limit=1 if limit is None else limit, batch_size=batch_size)
     check_whole(least=0, seed=seed)
     config = data_config(model, source)
-    prepare = Preparation(validation_transform(source, config), image_mode(config), class_count(model), seed)
+    prepare = Preparation(validation_transform(source, config, crop), image_mode(config), class_count(model), seed)
     if source.kind in STREAMED:
         stream = partial(open_stream, source, "validation", False, limit, seed, prepare.mode)
         return StreamedBatches(source, prepare, stream, limit, batch_size)

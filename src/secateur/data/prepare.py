@@ -60,12 +60,16 @@ class PreparedImages(Dataset):
     def __len__(self) -> int:
         return len(self.order)
 
+    def index(self, position: int) -> int:
+        """The number of the image that stands there."""
+        return int(self.order[position])
+
     def __getitems__(self, positions: list[int]) -> list[tuple[Tensor, int] | Problem]:
         with randomness_kept(), _one_thread():  # saving the states costs as much as an augmentation: once a batch
             return [self._item(position) for position in positions]
 
     def _item(self, position: int) -> tuple[Tensor, int] | Problem:
-        index = int(self.order[position])
+        index = self.index(position)
         try:
             image, label = self.images.load(index, self.prepare.mode)
         except InputError as error:

@@ -52,9 +52,11 @@ def image_mode(config: dict[str, Any]) -> str:
     return MODES[channels]
 
 
-def validation_transform(source: DataSource, config: dict[str, Any]) -> Transform:
+def validation_transform(source: DataSource, config: dict[str, Any], crop: float | None = None) -> Transform:
+    """The model's own; `crop` is the part of the image's side that stays, where it is another than the model's."""
     recorded = VALIDATION_TRANSFORM if source.kind == "bundled" else {}
-    return create_transform(**{**config, **recorded}, is_training=False)
+    given = {} if crop is None else {"crop_pct": crop}
+    return create_transform(**{**config, **recorded, **given}, is_training=False)
 
 
 def train_transform(
@@ -65,14 +67,21 @@ def train_transform(
         raise InputError(f"The probability of erasing is {re_prob}; give 0 to 1.")
     given = {"auto_augment": auto_augment, "re_prob": re_prob}
     recorded = TRAIN_TRANSFORM if source.kind == "bundled" else DEIT_TRANSFORM
-    arguments = {**config, **recorded, **{name: value for name, value in given.items() if value is not None}}
+    said = {name: value for name, value in given.items() if value is not None}
+    return training_transform(source, config, {**recorded, **said})
+
+
+def training_transform(source: DataSource, config: dict[str, Any], given: dict[str, Any]) -> Transform:
+    """timm's transform for training with these of its arguments; the bundled images keep their own crops."""
+    recorded = TRAIN_TRANSFORM if source.kind == "bundled" else {}
+    arguments = {**config, **recorded, **given}
     arguments["auto_augment"] = arguments.get("auto_augment") or None
     del arguments["crop_pct"], arguments["crop_mode"]  # of the validation transform
     try:
         transform = create_transform(**arguments, is_training=True)
     except (AssertionError, ValueError, KeyError, IndexError):
         raise InputError(
-            f"timm knows no augmentation {auto_augment!r}; try {DEIT_TRANSFORM['auto_augment']}."
+            f"timm knows no augmentation {arguments['auto_augment']!r}; try {DEIT_TRANSFORM['auto_augment']}."
         ) from None
     for step in transform.transforms:
         _keep_one_bit(step)

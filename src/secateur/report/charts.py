@@ -68,14 +68,14 @@ def accuracy_chart(
     Labels stand beside the ends of the lines where the chart is wide enough; what is asked for as N:M is a point.
     """
     labelled = width > 500
-    area = _area(width, height, right=150 if labelled else 14)
+    area = chart_area(width, height, right=150 if labelled else 14)
     kept = [point.sparsity for s in series for point in s.points] or [0.0]
     values = [v for s in series for point in s.points for v in _extremes(point.value(metric.field))] + [dense]
     low, high = (dense - window, max(values)) if window else (min(values), max(values))
     ticks = nice_ticks(low, high + (high - low) * 0.03, 6)
     low, high = min(low, ticks[0]) if not window else low, max(high + (high - low) * 0.05, ticks[-1])
-    x = _scale(depth(min(kept)) - 0.15, depth(max(kept)) + 0.15, area["left"], area["right"])
-    y = _scale(low, high, area["bottom"], area["top"])
+    x = scale(depth(min(kept)) - 0.15, depth(max(kept)) + 0.15, area["left"], area["right"])
+    y = scale(low, high, area["bottom"], area["top"])
     lines = []
     for s in series:
         marks = []
@@ -116,11 +116,11 @@ def prediction_chart(series: list[Series], dense_loss: float, width: int, height
     ]
     if not pairs:
         return None
-    area = _area(width, height, right=16)
+    area = chart_area(width, height, right=16)
     x_low, x_high = _decades([predicted for _, _, predicted, _ in pairs])
     y_low, y_high = _decades([measured for _, _, _, measured in pairs if measured > 0] or [1e-3])
-    x = _scale(x_low, x_high, area["left"], area["right"])
-    y = _scale(y_low, y_high, area["bottom"], area["top"])
+    x = scale(x_low, x_high, area["left"], area["right"])
+    y = scale(y_low, y_high, area["bottom"], area["top"])
     lines = []
     for s in series:
         marks = []
@@ -182,11 +182,13 @@ def cut_below(points: Sequence[tuple[float, float]], bottom: float) -> list[tupl
     return path
 
 
-def _area(width: int, height: int, right: int) -> dict[str, int]:
+def chart_area(width: int, height: int, right: int) -> dict[str, int]:
+    """Where the plotting area of a chart lies."""
     return {"width": width, "height": height, "left": 58, "right": width - right, "top": 30, "bottom": height - 48}
 
 
-def _scale(low: float, high: float, start: float, stop: float) -> Callable[[float], float]:
+def scale(low: float, high: float, start: float, stop: float) -> Callable[[float], float]:
+    """From values between `low` and `high` to pixels."""
     span = (high - low) or 1.0
     return lambda value: round(start + (value - low) / span * (stop - start), 1)
 

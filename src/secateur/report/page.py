@@ -64,7 +64,7 @@ def render(results: dict[str, Any]) -> str:
     }
     if dense_loss is not None:
         charts["prediction"] = [c for size in (HALF, NARROW) if (c := prediction_chart(series, dense_loss, *size))]
-    return _template().render(
+    return template("report.html.j2").render(
         results=results,
         series=series,
         charts=charts,
@@ -144,7 +144,8 @@ def thousands(value: Any) -> str:
 
 
 @cache
-def _template() -> jinja2.Template:
+def template(name: str) -> jinja2.Template:
+    """A page of this folder."""
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(Path(__file__).parent),
         autoescape=True,  # names come from anywhere
@@ -152,4 +153,4 @@ def _template() -> jinja2.Template:
         lstrip_blocks=True,
     )
     environment.filters |= {"percent": percent, "thousands": thousands}
-    return environment.get_template("report.html.j2")
+    return environment.get_template(name)

@@ -18,6 +18,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from ..distributed import Processes
 from ..fisher import to_blocks
 from ..triangles import diagonal, pack, packed_numbers, unpack
 from .base import Solver
@@ -64,6 +65,9 @@ class Shared:
     def add(self, gradients: Tensor) -> None:
         rows = to_blocks(gradients.flatten(1).to(self.square.dtype), len(self.square)).flatten(0, 1)
         self.square.addmm_(rows.T, rows)
+
+    def join(self, processes: Processes) -> None:
+        processes.sum_(self.square)
 
     def finish(self, gradients: int) -> None:
         self.values = pack(self.square[None] / (gradients * self.blocks))

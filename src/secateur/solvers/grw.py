@@ -13,6 +13,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from ..distributed import Processes
 from ..errors import InputError
 from .base import Solver
 from .statistic import Statistic
@@ -44,6 +45,9 @@ class Sums:
         gradients = gradients.flatten(1).to(self.values.dtype)
         self.values[0, 0] += gradients.abs().sum(0)
         self.values[0, 1] += gradients.sum(0)
+
+    def join(self, processes: Processes) -> None:
+        processes.sum_(self.values)
 
     def finish(self, gradients: int) -> None:
         self.values /= gradients

@@ -17,6 +17,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from ..distributed import Processes
 from ..errors import InputError
 from ..fisher import to_blocks
 from .base import Solver
@@ -46,7 +47,7 @@ class StoredGradients(Statistic):
         return math.prod(self._room(shape, gradients)) * dtype.itemsize
 
     def start(self, shape, dtype, gradients, device="cpu") -> "Store":
-        return Store(torch.zeros(self._room(shape, gradients), dtype=dtype, device=device))
+        return Store(torch.zeros(self._room(shape, gradients), dtype=dtype, device=device), self.most)
 
     def used(self, gradients: int) -> int:
         return min(gradients, self.most)
@@ -62,8 +63,8 @@ class StoredGradients(Statistic):
 class Store:
     """Takes gradients with `add` for as long as there is room; `values` are scaled by `finish`."""
 
-    def __init__(self, room: Tensor):
-        self.values, self.filled = room, 0
+    def __init__(self, room: Tensor, most: int):
+        self.values, self.filled, self.most = room, 0, most
 
     def add(self, gradients: Tensor) -> None:
         taken = gradients[: self.values.shape[1] - self.filled].flatten(1).to(self.values.dtype)
@@ -71,8 +72,15 @@ class Store:
         self.values[:, self.filled : self.filled + len(taken)] = blocks
         self.filled += len(taken)
 
+    def join(self, processes: Processes) -> None:
+        """The gradients of other processes after these, for as long as there is room."""
+        if processes.count > 1:
+            rows = processes.joined(self.values[:, : self.filled].transpose(0, 1))[: self.most]
+            rows = rows if len(rows) else self.values[:, :1].transpose(0, 1)
+            self.values, self.filled = rows.transpose(0, 1).contiguous(), len(rows)
+
     def finish(self, gradients: int) -> None:
-        count = min(gradients, self.values.shape[1])
+        count = min(gradients, self.most)
         self.values = self.values[:, : max(self.filled, 1)].mul_(count**-0.5)
 
     @property

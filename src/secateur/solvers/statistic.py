@@ -12,6 +12,7 @@ from typing import ClassVar, Protocol
 import torch
 from torch import Tensor
 
+from ..distributed import Processes
 from ..fisher import BlockFisher, bytes_needed
 from .obs import loss_increase
 
@@ -29,6 +30,9 @@ class Gathering(Protocol):
 
     def add(self, gradients: Tensor) -> None:
         """Take `gradients` (gradients, …)."""
+
+    def join(self, processes: Processes) -> None:
+        """What other processes were given counts too, before `finish`."""
 
     def finish(self, gradients: int) -> None:
         """There were so many in all; those that never reached this weight were zero."""

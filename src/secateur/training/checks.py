@@ -1,0 +1,42 @@
+"""What a value of a recipe must be; a mistake names its key, so that the line of the file can be named."""
+
+import re
+from itertools import pairwise
+
+from ..errors import InputError
+
+Target = float | str  # a fraction of zeros, or a pattern such as "2:4"
+
+
+class Refused(InputError):
+    """A value that cannot be used; `key` says which, so that the file's line can be named."""
+
+    def __init__(self, key: str, message: str):
+        super().__init__(message)
+        self.key = key
+
+
+def check_wholes(least: int = 1, **named: int | None) -> None:
+    for key, value in named.items():
+        if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < least):
+            raise Refused(key, f"{key} is {value!r}; give a whole number from {least}.")
+
+
+def check_choice(owner: object, key: str, choices: tuple[str, ...]) -> None:
+    if getattr(owner, key) not in choices:
+        raise Refused(key, f"{key} is {getattr(owner, key)!r}; give {', '.join(choices[:-1])} or {choices[-1]}.")
+
+
+def check_rising(key: str, targets: tuple[Target, ...]) -> None:
+    """Fractions from 0 to 1 that rise; patterns such as 2:4 are taken as they stand."""
+    for target in targets:
+        if isinstance(target, str):
+            if not re.fullmatch(r"[1-9]\d*:[1-9]\d*", target):
+                raise Refused(key, f"{target!r} is no sparsity; give a fraction of zeros, or a pattern such as 2:4.")
+        elif not 0 <= target <= 1:
+            hint = f"; did you mean {target / 100:g}?" if 1 < target <= 100 else "; give fractions from 0 to 1."
+            raise Refused(key, f"The sparsity {target:g} is no fraction{hint}")
+    fractions = [t for t in targets if not isinstance(t, str)]
+    for before, after in pairwise(fractions):
+        if after <= before:
+            raise Refused(key, f"The sparsities must rise: {after:g} follows {before:g}.")
