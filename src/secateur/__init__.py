@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from .data import DataSource, calibration_batches, evaluation_batches
     from .errors import InputError, NumericsError
     from .evaluation import evaluate
+    from .export import export_dense, export_onnx, export_sparse, load_sparse
     from .layers import select_layers
     from .models import load_model
     from .prune import PruneResult, prune_
@@ -52,6 +53,10 @@ _PLACES = {
     "save": "checkpoint",
     "load": "checkpoint",
     "inspect": "certificate",
+    "export_onnx": "export",
+    "export_dense": "export",
+    "export_sparse": "export",
+    "load_sparse": "export",
     # failures
     "InputError": "errors",
     "NumericsError": "errors",

@@ -63,7 +63,7 @@ def save(
     run = {**getattr(masks, "manifest", dict)(), **(manifest or {})}
     kept: Masks = masks if isinstance(masks, Mapping) else masks.masks
     kept = {name: mask.detach().cpu() for name, mask in kept.items()}
-    state = _separate(model)
+    state = state_of(model)
     layers = [_layer(name, mask, state) for name, mask in kept.items()]
     json_bytes(run)  # refuses what JSON cannot say before anything is written
     needed = sum(t.numel() * t.element_size() for t in state.values()) + sum(m.numel() // 8 for m in kept.values())
@@ -164,7 +164,7 @@ def _layer(name: str, mask: torch.Tensor, state: Mapping[str, torch.Tensor]) -> 
     return {"name": name, "zeros": zeros, "total": weight.numel(), "kept_zeros": zeros - int((~mask).sum())}
 
 
-def _separate(model: nn.Module) -> dict[str, torch.Tensor]:
+def state_of(model: nn.Module) -> dict[str, torch.Tensor]:
     """The state dict on the CPU; safetensors has no shared memory, so a tied weight is written under each name."""
     state, seen = {}, set()
     for name, tensor in model.state_dict().items():

@@ -94,6 +94,25 @@ def check_output(path: str | Path, overwrite: bool = False) -> Path:
     return path
 
 
+def check_file(path: str | Path, overwrite: bool = False) -> Path:
+    """Whether a file could be written at `path`, before any work is done.
+
+    Raises:
+        InputError: when there is one (and it may not be replaced), or its folder cannot be written.
+    """
+    path = Path(path)
+    with _as_input_errors(path):
+        if path.is_dir():
+            raise InputError(f"The output file {path} is a folder; name a file in it.")
+        if _is_taken(path) and not overwrite:
+            raise InputError(f"The output file {path} exists already; name another one or pass --overwrite.")
+        if not path.parent.is_dir():
+            raise InputError(f"The output file {path} cannot be made: there is no folder {path.parent}; make it first.")
+        if not os.access(path.parent, os.W_OK | os.X_OK):
+            raise InputError(f"The output file {path} cannot be made: no permission to write in {path.parent}.")
+    return path
+
+
 def check_space(path: str | Path, needed: int) -> None:
     """Raise InputError when the disk has no room for `needed` bytes at `path`."""
     if needed > shutil.disk_usage(_existing(Path(path))).free:

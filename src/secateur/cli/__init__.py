@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 
 from ..errors import InputError, NumericsError
-from . import compare, doctor, eval, inspect, layers, methods, prune
+from . import compare, doctor, eval, export, inspect, layers, methods, prune
 from .options import Parser, add_flags
 from .values import read_options
 
@@ -15,6 +15,7 @@ COMMANDS = {
     "compare": compare,
     "eval": eval,
     "inspect": inspect,
+    "export": export,
     "layers": layers,
     "methods": methods,
     "doctor": doctor,
