@@ -1,7 +1,7 @@
 """A tensor as its values that are not zero and one bit for every entry: compressed-tensors' bitmask layout.
 
-NAME.shape         int64 (dimensions)         NAME.bitmask      uint8 (rows, ⌈columns / 8⌉), the first entry in the lowest bit
-NAME.compressed    the values, row by row     NAME.row_offsets  int64 (rows), how many values stand before each row
+NAME.shape        int64 (dimensions)        NAME.bitmask      uint8 (rows, ⌈columns / 8⌉), the first in the lowest bit
+NAME.compressed   the values, row by row    NAME.row_offsets  int64 (rows), how many values stand before each row
 
 Rows run over the first dimension, columns over all others (for matrices this is compressed-tensors' own layout; a
 kernel of 3×3 would otherwise take a byte for three entries). What is no zero is decided by bits: −0.0 is stored.
@@ -67,7 +67,9 @@ def _has_bits(tensor: Tensor) -> Tensor:
 
 
 def _shape(given: Tensor) -> list[int]:
-    _require(given.dtype == torch.int64 and given.dim() == 1 and 1 <= len(given) <= 8, "shape is no row of 1 to 8 int64")
+    _require(
+        given.dtype == torch.int64 and given.dim() == 1 and 1 <= len(given) <= 8, "shape is no row of 1 to 8 int64"
+    )
     shape: list[int] = given.tolist()
     _require(min(shape) >= 1, f"shape is {shape}, with a size below 1")
     return shape

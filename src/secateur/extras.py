@@ -17,4 +17,6 @@ def need(package: str, purpose: str, install: str) -> ModuleType:
         return import_module(package)
     except ImportError as error:
         found = f": {error}" if not isinstance(error, ModuleNotFoundError) else ""
-        raise InputError(f"{purpose} needs {package}, which cannot be imported{found}; pip install '{install}'.") from None
+        raise InputError(
+            f"{purpose} needs {package}, which cannot be imported{found}; pip install '{install}'."
+        ) from None

@@ -16,7 +16,7 @@ from typing import BinaryIO
 from .errors import InputError
 from .units import readable
 
-MARKERS = ("secateur.json", "report.json")  # a folder that holds one of them was written here
+MARKERS = ("secateur.json", "report.json", "bench.json")  # a folder that holds one of them was written here
 FULL = {errno.ENOSPC, errno.EDQUOT}
 
 

@@ -3,8 +3,8 @@
   secateur export pruned --onnx model.onnx --dense dense.safetensors --sparse sparse.safetensors
 
 The ONNX file has a free batch size; it is run in onnxruntime on random images, and on those of --data-dir or --dataset,
-and is not written when its answers differ from the model's or a zero is missing. The sparse file is in the bitmask layout of
-compressed-tensors and is read by secateur.load_sparse.
+and is not written when its answers differ from the model's or a zero is missing. The sparse file is in the bitmask
+layout of compressed-tensors and is read by secateur.load_sparse.
 """
 
 from dataclasses import dataclass

@@ -94,7 +94,7 @@ def _add_flag(group: Any, item: Field, hint: Any) -> None:
         if many:
             words["nargs"] = "+"
     if about["positional"]:
-        words["nargs"] = "?"  # it may come from the configuration file
+        words["nargs"] = "*" if many else "?"  # it may come from the configuration file
         group.add_argument(item.name, **words)
     else:
         group.add_argument(flag_of(item), **words)

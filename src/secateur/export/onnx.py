@@ -103,13 +103,17 @@ def _check(model: nn.Module, opset: int) -> None:
         raise InputError("The model is not on the CPU, where ONNX is written and checked; move it with model.cpu().")
     kinds = {tensor.dtype for tensor in state if tensor.is_floating_point()}
     if kinds - {torch.float32}:
-        raise InputError(f"The model holds {kinds.pop()}; only float32 is written as ONNX: convert it with model.float().")
+        raise InputError(
+            f"The model holds {kinds.pop()}; only float32 is written as ONNX: convert it with model.float()."
+        )
     if sum(tensor.nbytes for tensor in state) > LIMIT:
         raise InputError("The weights take more than 2 GiB, the most that one ONNX file holds.")
 
 
 def _trace(model: nn.Module, opset: int) -> Any:
     """The ModelProto."""
+    from onnx import helper
+
     images = torch.zeros(2, *input_shape(model))
     try:
         with warnings.catch_warnings(), redirect_stdout(io.StringIO()):
@@ -120,9 +124,13 @@ def _trace(model: nn.Module, opset: int) -> Any:
             )  # fmt: skip
     except Exception as error:  # whatever a model's own code raises when it is traced
         reason = " ".join(str(error).split())[:200]
-        raise InputError(f"{type(model).__name__} cannot be written as ONNX with a free batch size: {reason}") from error
+        raise InputError(
+            f"{type(model).__name__} cannot be written as ONNX with a free batch size: {reason}"
+        ) from error
     assert program is not None  # dynamo=True returns one
-    return program.model_proto
+    traced = program.model_proto
+    traced.ir_version = helper.find_min_ir_version_for(traced.opset_import)  # older runtimes refuse a newer one
+    return traced
 
 
 def _check_zeros(model: nn.Module, traced: Any) -> int:
@@ -133,7 +141,9 @@ def _check_zeros(model: nn.Module, traced: Any) -> int:
         kept = (weight.parameter.detach() != 0).numpy()
         lost = kept.size - int(kept.sum())
         if lost and kept.tobytes() not in patterns:
-            raise InputError(f"The zeros of {name} are not in the ONNX graph as they are in the model; try another opset.")
+            raise InputError(
+                f"The zeros of {name} are not in the ONNX graph as they are in the model; try another opset."
+            )
         zeros += lost
     return zeros
 

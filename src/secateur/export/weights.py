@@ -75,7 +75,7 @@ def compressed_state(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """The tensors of a state dict, those with enough zeros as four parts each."""
     if taken := [name for name in state if name.endswith(ENDINGS)]:
         raise InputError(f"{taken[0]} is named like a part of a compressed tensor; rename it, or export dense.")
-    stored = {}
+    stored: dict[str, Tensor] = {}
     for name, tensor in state.items():
         if _gains(tensor):
             stored |= {f"{name}.{part}": value for part, value in compress(tensor).items()}
