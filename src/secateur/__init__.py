@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from .models import load_model
     from .prune import PruneResult, prune_
     from .resources import Resources
+    from .runtime import compile_sparse
     from .solvers import CAP, MFAC, OBD, FastCAP, GrW, Magnitude, WoodFisher
 
 _PLACES = {
@@ -49,6 +50,8 @@ _PLACES = {
     "OBD": "solvers",
     "GrW": "solvers",
     "Magnitude": "solvers",
+    # speed
+    "compile_sparse": "runtime",
     # files
     "save": "checkpoint",
     "load": "checkpoint",

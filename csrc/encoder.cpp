@@ -1,0 +1,210 @@
+// The encoder by phases: panels of tokens share weights in the L2 cache, and go from attention to attention alone; only
+// attention looks at the whole of an image. A few images at a time pass through all blocks, so that what stands between
+// two phases is still in the last cache when it is read.
+#include "encoder.h"
+
+#include <algorithm>
+#include <memory>
+#include <new>
+
+#include "parallel.h"
+
+namespace secateur {
+
+namespace {
+
+constexpr std::align_val_t alignment{64};
+constexpr Index chunk_bytes = Index(16) << 20;    // of activations: about half of a last cache
+
+Index divide_up(Index a, Index b) { return (a + b - 1) / b; }
+
+struct Release {
+    void operator()(float* memory) const { ::operator delete(memory, alignment); }
+};
+using Floats = std::unique_ptr<float, Release>;
+
+Floats floats(Index count) {
+    return Floats(static_cast<float*>(::operator new(sizeof(float) * count, alignment)));
+}
+
+/// Groups of tokens in panels that are level, and enough of them for all threads.
+struct Places {
+    Index groups, panels, small, larger;    // the first `larger` panels have one group more than `small`
+
+    Places(Index groups, int threads) : groups(groups) {
+        panels = divide_up(divide_up(groups, panel_groups), threads) * threads;
+        panels = std::min(panels, groups);
+        small = groups / panels;
+        larger = groups % panels;
+    }
+    Index groups_of(Index p) const { return small + (p < larger); }
+    Index first_group(Index p) const { return p * small + std::min(p, larger); }
+    Index panel_of(Index g) const {
+        const Index edge = larger * (small + 1);
+        return g < edge ? g / (small + 1) : larger + (g - edge) / small;
+    }
+    /// The first token of group g in a buffer of `rows` features.
+    float* at(float* buffer, Index rows, Index g) const {
+        const Index p = panel_of(g);
+        return buffer + p * rows * panel + (g - first_group(p)) * group;
+    }
+};
+
+/// A few images on their way through the blocks.
+class Chunk {
+public:
+    Chunk(const Encoder& encoder, const SparseVariant& variant, Index most, int threads)
+        : encoder(encoder), variant(variant), threads(threads), image_groups(divide_up(encoder.tokens(), group)),
+          places(most * image_groups, threads), features(encoder.patches.view().padded_rows()) {
+        Index hidden = encoder.patches.columns;
+        for (const EncoderBlock& block : encoder.blocks) {
+            wide = std::max(wide, block.qkv.view().padded_rows());
+            hidden = std::max(hidden, features + block.up.view().padded_rows());
+        }
+        mixed_rows = encoder.heads * encoder.head_size;
+        scratch = sizeof(float) * panel * hidden;
+        const Index tokens = places.panels * panel;
+        state = floats(tokens * features);
+        qkv = floats(tokens * wide);
+        mixed = floats(tokens * mixed_rows);
+    }
+
+    void run(const float* images, Index count, float* outputs, Index kept) {
+        places = Places(count * image_groups, threads);
+        const std::size_t blocks = encoder.blocks.size();
+        on_panels([&](Index p, float* memory) {
+            embed(images, p, memory);
+            if (blocks) query(encoder.blocks[0], p, memory);
+        });
+        for (std::size_t b = 0; b < blocks; ++b) {
+            attend(count);
+            on_panels([&](Index p, float* memory) {
+                finish(encoder.blocks[b], p, memory);
+                if (b + 1 < blocks) query(encoder.blocks[b + 1], p, memory);
+            });
+        }
+        unpack(count, outputs, kept);
+    }
+
+private:
+    const Encoder& encoder;
+    const SparseVariant& variant;
+    int threads;
+    Index image_groups;
+    Places places;
+    Index features, wide = 0, mixed_rows, scratch;
+    Floats state, qkv, mixed;    // panels: the residual stream; queries, keys and values; the heads' outputs
+
+    template <class Work>
+    void on_panels(const Work& work) {
+        for_each_block(places.panels, threads, scratch,
+                       [&](Index p, std::byte* memory) { work(p, reinterpret_cast<float*>(memory)); });
+    }
+
+    float* state_of(Index p) { return state.get() + p * panel * features; }
+
+    void embed(const float* images, Index p, float* pixels) {
+        const Index tokens = encoder.tokens(), padded = image_groups * group;
+        float* out = state_of(p);
+        std::fill(pixels, pixels + encoder.patches.columns * panel, 0.0f);
+        std::fill(out, out + features * panel, 0.0f);
+        for (Index t = 0; t < places.groups_of(p) * group; ++t) {
+            const Index number = places.first_group(p) * group + t, token = number % padded;
+            if (token >= tokens) continue;
+            for (Index f = 0; f < encoder.features(); ++f) out[f * panel + t] = encoder.start[f * tokens + token];
+            if (token >= encoder.prefix) gather(images, number / padded, token - encoder.prefix, pixels + t);
+        }
+        variant.product(encoder.patches.view(), pixels, out, places.groups_of(p), true, Activation::none);
+    }
+
+    void gather(const float* images, Index image, Index patch, float* to) const {
+        const Encoder& e = encoder;
+        const Index across = e.width / e.patch_width, y = patch / across * e.patch_height;
+        const float* from = images + image * e.channels * e.height * e.width + patch % across * e.patch_width;
+        for (Index c = 0; c < e.channels; ++c)
+            for (Index i = 0; i < e.patch_height; ++i)
+                for (Index j = 0; j < e.patch_width; ++j, to += panel) *to = from[(c * e.height + y + i) * e.width + j];
+    }
+
+    void query(const EncoderBlock& block, Index p, float* memory) {
+        const Index groups = places.groups_of(p);
+        variant.normalise(state_of(p), memory, encoder.features(), groups, block.epsilon_attention);
+        variant.product(block.qkv.view(), memory, qkv.get() + p * panel * wide, groups, false, Activation::none);
+    }
+
+    void attend(Index count) {
+        const Index pieces = divide_up(image_groups, 3);    // an image's queries
+        const Index bytes = variant.attention_scratch(encoder.tokens()) + 2 * sizeof(float*) * image_groups;
+        for_each_block(count * encoder.heads * pieces, threads, bytes, [&](Index task, std::byte* memory) {
+            const Index piece = task % pieces, h = task / pieces % encoder.heads, image = task / pieces / encoder.heads;
+            auto** groups = reinterpret_cast<float**>(memory + variant.attention_scratch(encoder.tokens()));
+            float** outputs = groups + image_groups;
+            for (Index g = 0; g < image_groups; ++g) {
+                const Index row = h * encoder.head_size * panel;
+                groups[g] = places.at(qkv.get(), wide, image * image_groups + g) + row;
+                outputs[g] = places.at(mixed.get(), mixed_rows, image * image_groups + g) + row;
+            }
+            const Index keys = mixed_rows * panel;
+            const Head head{encoder.tokens(), encoder.head_size, groups, keys, 2 * keys, outputs};
+            variant.attend(head, piece * image_groups / pieces, (piece + 1) * image_groups / pieces, memory);
+        });
+    }
+
+    void finish(const EncoderBlock& block, Index p, float* memory) {
+        const Index groups = places.groups_of(p);
+        float *x = state_of(p), *hidden = memory + features * panel;
+        variant.product(block.projection.view(), mixed.get() + p * panel * mixed_rows, x, groups, true, Activation::none);
+        variant.normalise(x, memory, encoder.features(), groups, block.epsilon_mlp);
+        variant.product(block.up.view(), memory, hidden, groups, false, encoder.activation);
+        variant.product(block.down.view(), hidden, x, groups, true, Activation::none);
+    }
+
+    void unpack(Index count, float* outputs, Index kept) {
+        for_each_block(count * kept, threads, 0, [&](Index i, std::byte*) {
+            const Index token = i % kept;
+            const float* from = places.at(state.get(), features, i / kept * image_groups + token / group) + token % group;
+            for (Index f = 0; f < encoder.features(); ++f) outputs[i * encoder.features() + f] = from[f * panel];
+        });
+    }
+};
+
+std::string check_shape(const PackedArrays& packed, Index rows, Index columns) {
+    const std::string wrong = check_packed(packed);
+    if (!wrong.empty()) return wrong;
+    return packed.rows == rows && packed.columns == columns ? "" : "a matrix has another shape than the encoder";
+}
+
+}    // namespace
+
+std::string check_encoder(const Encoder& e) {
+    for (const Index size : {e.channels, e.height, e.width, e.patch_height, e.patch_width, e.heads, e.head_size})
+        if (size < 1 || size > 65536) return "a size is out of range";
+    if (e.prefix < 0 || e.prefix > 65536 || e.head_size % 8) return "the prefix or the size of a head is out of range";
+    if (e.height % e.patch_height || e.width % e.patch_width) return "patches do not fill the image";
+    const Index features = e.features(), mixed = e.heads * e.head_size;
+    std::string wrong = check_shape(e.patches, features, e.channels * e.patch_height * e.patch_width);
+    if (wrong.empty() && Index(e.start.size()) != features * e.tokens()) wrong = "the start does not fit the tokens";
+    for (const EncoderBlock& block : e.blocks) {
+        if (wrong.empty()) wrong = check_shape(block.qkv, 3 * mixed, features);
+        if (wrong.empty()) wrong = check_shape(block.projection, features, mixed);
+        if (wrong.empty()) wrong = check_shape(block.up, block.up.rows, features);
+        if (wrong.empty()) wrong = check_shape(block.down, features, block.up.rows);
+    }
+    return wrong;
+}
+
+void encode(const Encoder& encoder, const SparseVariant& variant, const float* images, Index count, float* outputs,
+            Index kept, int threads) {
+    const Index groups = divide_up(encoder.tokens(), group);
+    const Index bytes = groups * group * sizeof(float) * (2 * encoder.features() + 3 * encoder.heads * encoder.head_size);
+    Index most = std::max<Index>(chunk_bytes / bytes, 1);
+    most = most > 4 ? most / 4 * 4 : most;    // whole panels, whatever the number of groups
+    most = std::min(most, count);
+    if (count < 1) return;
+    Chunk chunk(encoder, variant, most, threads);
+    const Index pixels = encoder.channels * encoder.height * encoder.width;
+    for (Index first = 0; first < count; first += most)
+        chunk.run(images + first * pixels, std::min(most, count - first), outputs + first * kept * encoder.features(), kept);
+}
+
+}    // namespace secateur

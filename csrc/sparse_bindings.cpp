@@ -1,0 +1,143 @@
+// PackedMatrix and Encoder for Python: shapes are checked, arrays from outside too, and the GIL is released.
+#include "sparse_bindings.h"
+
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include <optional>
+#include <type_traits>
+
+#include "encoder.h"
+#include "pack.h"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace secateur {
+
+namespace {
+
+template <class T, int dimensions>
+using Array = nb::ndarray<T, nb::ndim<dimensions>, nb::c_contig, nb::device::cpu>;
+
+void require(bool fits) {
+    if (!fits) throw nb::value_error("the shapes of the arrays do not agree");
+}
+
+void require_sound(const std::string& wrong) {
+    if (!wrong.empty()) throw nb::value_error(wrong.c_str());
+}
+
+Activation activation_named(const std::string& name) {
+    if (name == "none") return Activation::none;
+    if (name == "relu") return Activation::relu;
+    if (name == "gelu") return Activation::gelu;
+    if (name == "silu") return Activation::silu;
+    throw nb::value_error("an activation is none, relu, gelu or silu");
+}
+
+PackedArrays pack_dense(Array<const float, 2> weight, std::optional<Array<const float, 1>> bias, Index width, bool share) {
+    const Index rows = weight.shape(0), columns = weight.shape(1);
+    require(rows > 0 && columns > 0 && width > 0 && width * panel <= 65536 && (!bias || Index(bias->shape(0)) == rows));
+    return pack(weight.data(), bias ? bias->data() : nullptr, rows, columns, width, share);
+}
+
+template <class Given>
+auto copied(const Given& array) {
+    return std::vector<std::remove_const_t<typename Given::Scalar>>(array.data(), array.data() + array.size());
+}
+
+PackedArrays packed_from(Index rows, Index columns, Index width, Array<const std::int32_t, 1> tiles,
+                         Array<const float, 1> values, Array<const std::uint16_t, 1> offsets, Array<const float, 1> bias) {
+    PackedArrays packed{rows, columns, width, copied(tiles), copied(values), copied(offsets), copied(bias)};
+    require_sound(check_packed(packed));
+    return packed;
+}
+
+/// A read-only numpy array on memory that belongs to `owner`.
+template <class T>
+nb::ndarray<nb::numpy, const T, nb::ndim<1>> shown(const std::vector<T>& numbers, nb::handle owner) {
+    return nb::ndarray<nb::numpy, const T, nb::ndim<1>>(numbers.data(), {numbers.size()}, owner);
+}
+
+template <class T>
+void bind_array(nb::class_<PackedArrays>& type, const char* name, std::vector<T> PackedArrays::* numbers) {
+    type.def_prop_ro(name, [numbers](nb::handle self) { return shown(nb::cast<PackedArrays&>(self).*numbers, self); });
+}
+
+/// x (panels, columns, 64) → y (panels, padded rows, 64), every panel with so many groups.
+void multiply_panels(const SparseVariant& variant, const PackedArrays& packed, Array<const float, 3> x, Array<float, 3> y,
+                     Index groups, bool add, const std::string& activation) {
+    const PackedMatrix w = packed.view();
+    require(x.shape(0) == y.shape(0) && Index(x.shape(2)) == panel && Index(y.shape(2)) == panel);
+    require(Index(x.shape(1)) == w.columns && Index(y.shape(1)) == w.padded_rows());
+    require(groups >= 1 && groups <= panel_groups);
+    const Activation f = activation_named(activation);
+    nb::gil_scoped_release release;
+    for (std::size_t p = 0; p < x.shape(0); ++p)
+        variant.product(w, x.data() + p * w.columns * panel, y.data() + p * w.padded_rows() * panel, groups, add, f);
+}
+
+void bind_packed(nb::module_& m, const SparseVariant& variant) {
+    nb::class_<PackedArrays> type(m, "PackedMatrix", "A sparse matrix as the kernels read it; see csrc/sparse.h.");
+    type.def_static("pack", pack_dense, "weight"_a.noconvert(), "bias"_a.none(), "width"_a, "share"_a)
+        .def_static("from_arrays", packed_from, "rows"_a, "columns"_a, "width"_a, "tiles"_a.noconvert(),
+                    "values"_a.noconvert(), "offsets"_a.noconvert(), "bias"_a.noconvert())
+        .def_ro("rows", &PackedArrays::rows)
+        .def_ro("columns", &PackedArrays::columns)
+        .def_ro("width", &PackedArrays::width);
+    bind_array(type, "tiles", &PackedArrays::tiles);
+    bind_array(type, "values", &PackedArrays::values);
+    bind_array(type, "offsets", &PackedArrays::offsets);
+    bind_array(type, "bias", &PackedArrays::bias);
+    const auto multiply = [&variant](const PackedArrays& packed, Array<const float, 3> x, Array<float, 3> y, Index groups,
+                                     bool add, const std::string& activation) {
+        multiply_panels(variant, packed, x, y, groups, add, activation);
+    };
+    type.def("multiply_panels", multiply, "x"_a.noconvert(), "y"_a.noconvert(), "groups"_a, "add"_a, "activation"_a);
+}
+
+
+Encoder* make_encoder(std::vector<Index> image, Index prefix, Index heads, Index head_size, const std::string& activation,
+                      const PackedArrays& patches, Array<const float, 2> start) {
+    require(image.size() == 5 && start.shape(0) == std::size_t(patches.rows));
+    return new Encoder{image[0], image[1], image[2], image[3], image[4], prefix, heads, head_size,
+                       activation_named(activation), patches, copied(start), {}};
+}
+
+void add_block(Encoder& encoder, const PackedArrays& qkv, const PackedArrays& projection, const PackedArrays& up,
+               const PackedArrays& down, float epsilon_attention, float epsilon_mlp) {
+    encoder.blocks.push_back({qkv, projection, up, down, epsilon_attention, epsilon_mlp});
+    require_sound(check_encoder(encoder));
+}
+
+void bind_encoder(nb::module_& m, const SparseVariant& variant) {
+    const auto run = [&variant](const Encoder& encoder, Array<const float, 4> images, Array<float, 3> outputs, int threads) {
+        const Index count = images.shape(0), kept = outputs.shape(1);
+        require(Index(images.shape(1)) == encoder.channels && Index(images.shape(2)) == encoder.height);
+        require(Index(images.shape(3)) == encoder.width && Index(outputs.shape(0)) == count);
+        require(kept <= encoder.tokens() && Index(outputs.shape(2)) == encoder.features() && threads > 0);
+        require_sound(encoder.blocks.empty() ? check_encoder(encoder) : "");    // each block has been checked
+        nb::gil_scoped_release release;
+        encode(encoder, variant, images.data(), count, outputs.data(), kept, threads);
+    };
+    nb::class_<Encoder>(m, "Encoder", "A vision transformer from images to tokens; see csrc/encoder.h.")
+        .def_static("make", make_encoder, nb::rv_policy::take_ownership, "image"_a, "prefix"_a, "heads"_a, "head_size"_a,
+                    "activation"_a, "patches"_a, "start"_a.noconvert())
+        .def("add_block", add_block, "qkv"_a, "projection"_a, "up"_a, "down"_a, "epsilon_attention"_a, "epsilon_mlp"_a)
+        .def("run", run, "images"_a.noconvert(), "outputs"_a.noconvert(), "threads"_a)
+        .def_prop_ro("image", [](const Encoder& e) { return nb::make_tuple(e.channels, e.height, e.width); })
+        .def_prop_ro("tokens", &Encoder::tokens)
+        .def_prop_ro("features", &Encoder::features);
+}
+
+}    // namespace
+
+void bind_sparse(nb::module_& m, const SparseVariant& variant) {
+    bind_packed(m, variant);
+    bind_encoder(m, variant);
+}
+
+}    // namespace secateur

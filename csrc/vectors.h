@@ -1,0 +1,115 @@
+// Vectors of float32 tokens, four weights spread over them, and the functions of one number that networks use.
+#pragma once
+#include "sparse.h"
+#include "tiles.h"
+
+#if SECATEUR_VECTOR_BYTES == 64
+#include <immintrin.h>
+#endif
+
+namespace secateur::SECATEUR_VARIANT {
+
+using Vector = Simd<float>::Vector;
+constexpr Index lanes = Simd<float>::lanes;
+typedef std::int32_t Integers __attribute__((vector_size(SECATEUR_VECTOR_BYTES)));
+
+SECATEUR_INLINE Vector load(const float* from) { return Simd<float>::load(from); }
+SECATEUR_INLINE void store(float* to, Vector v) { Simd<float>::store(to, v); }
+SECATEUR_INLINE Vector larger(Vector a, Vector b) { return a > b ? a : b; }
+SECATEUR_INLINE Vector smaller(Vector a, Vector b) { return a < b ? a : b; }
+SECATEUR_INLINE Vector clamp(Vector v, float least, float most) {
+    return smaller(larger(v, Vector{} + least), Vector{} + most);
+}
+
+/// Four weights. With AVX-512 they are one load, and spreading one of them takes no further one.
+struct Weights {
+#if SECATEUR_VECTOR_BYTES == 64
+    Vector four;
+
+    // with a mask that keeps all: GCC 12 warns about the plain one
+    SECATEUR_INLINE explicit Weights(const float* from)
+        : four((Vector)_mm512_maskz_broadcast_f32x4(0xffff, _mm_loadu_ps(from))) {}
+
+    template <int i>
+    SECATEUR_INLINE Vector spread() const {
+        return __builtin_shufflevector(four, four, i, i, i, i, i + 4, i + 4, i + 4, i + 4, i + 8, i + 8, i + 8, i + 8,
+                                       i + 12, i + 12, i + 12, i + 12);
+    }
+#else
+    const float* four;
+
+    SECATEUR_INLINE explicit Weights(const float* from) : four(from) {}
+
+    template <int i>
+    SECATEUR_INLINE Vector spread() const {
+        return Vector{} + four[i];
+    }
+#endif
+};
+
+/// 2ˣ, to 3 · 10⁻⁷ of itself; below 2⁻¹²⁶ it stays there.
+SECATEUR_INLINE Vector exp2(Vector x) {
+    constexpr float magic = 12582912.0f;    // 1.5 · 2²³: adding it rounds to whole numbers, in the lowest bits
+    x = clamp(x, -126.0f, 126.0f);
+    const Vector shifted = x + magic;
+    const Vector f = x - (shifted - magic);    // in [-½, ½]
+    Vector p = Vector{} + 1.33391172e-3f;
+    p = p * f + 9.61817e-3f;
+    p = p * f + 5.55040541e-2f;
+    p = p * f + 2.40226504e-1f;
+    p = p * f + 6.93147182e-1f;
+    p = p * f + 1.0f;
+    return (Vector)((Integers)p + ((Integers)shifted << 23));
+}
+
+/// x Φ(x): Φ(x) - ½ is x times a polynomial in x² up to |x| = 5, and constant beyond; to 2 · 10⁻⁶.
+SECATEUR_INLINE Vector gelu(Vector x) {
+    const Vector bounded = clamp(x, -5.0f, 5.0f);
+    const Vector u = bounded * bounded * 0.08f - 1.0f;    // in [-1, 1]
+    Vector p = Vector{} + 4.790902e-4f;
+    p = p * u - 1.50380714e-3f;
+    p = p * u + 2.03793636e-3f;
+    p = p * u - 2.94163241e-3f;
+    p = p * u + 6.13155542e-3f;
+    p = p * u - 1.09501267e-2f;
+    p = p * u + 1.65116359e-2f;
+    p = p * u - 2.33454797e-2f;
+    p = p * u + 3.14237848e-2f;
+    p = p * u - 4.0431641e-2f;
+    p = p * u + 5.1521562e-2f;
+    p = p * u - 7.02967048e-2f;
+    p = p * u + 1.41363785e-1f;
+    return x * (bounded * p + 0.5f);
+}
+
+SECATEUR_INLINE Vector silu(Vector x) { return x / (exp2(x * -1.44269504f) + 1.0f); }
+
+template <class Function>
+SECATEUR_INLINE void apply(float* to, Index vectors, const Function& f) {
+    for (Index v = 0; v < vectors; ++v) store(to + v * lanes, f(load(to + v * lanes)));
+}
+
+inline void activate(Activation f, float* to, Index vectors) {
+    if (f == Activation::relu) apply(to, vectors, [](Vector x) { return larger(x, Vector{}); });
+    if (f == Activation::gelu) apply(to, vectors, [](Vector x) { return gelu(x); });
+    if (f == Activation::silu) apply(to, vectors, [](Vector x) { return silu(x); });
+}
+
+/// y = (x - mean) / √(variance + ε) of every token of a panel.
+inline void normalise(const float* x, float* y, Index features, Index groups, float epsilon) {
+    for (Index t = 0; t < groups * group; t += lanes) {
+        Vector sum[4] = {}, squares[4] = {};
+        for (Index f = 0; f < features; ++f) sum[f & 3] += load(x + f * panel + t);
+        const Vector mean = (sum[0] + sum[1] + sum[2] + sum[3]) * (1.0f / features);
+        for (Index f = 0; f < features; ++f) {
+            const Vector d = load(x + f * panel + t) - mean;
+            squares[f & 3] += d * d;
+        }
+        const Vector variance = (squares[0] + squares[1] + squares[2] + squares[3]) * (1.0f / features);
+        Vector scale;
+        for (Index i = 0; i < lanes; ++i) scale[i] = 1.0f / __builtin_sqrtf(variance[i] + epsilon);
+        for (Index f = 0; f < features; ++f) store(y + f * panel + t, (load(x + f * panel + t) - mean) * scale);
+    }
+}
+
+}    // namespace secateur::SECATEUR_VARIANT
