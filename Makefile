@@ -6,8 +6,9 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 DEMO ?= runs/demo
 IMAGES ?= 1000
+FUZZ_SECONDS ?= 300
 
-.PHONY: demo demo-all test test-all check bench bench-full format clean help
+.PHONY: demo demo-all test test-all check bench bench-full bench-runtime fuzz format clean help
 
 ## demo: compare the methods on the bundled model; under two minutes, writes runs/demo/report.html
 demo: $(READY)
@@ -39,6 +40,16 @@ bench: $(READY)
 bench-full: $(READY)
 	$(BIN)/python bench/whole.py --precision auto --out bench/results/deit-small.json
 	$(BIN)/python bench/whole.py --model deit_base_patch16_224 --samples 64 --batch-size 32 --precision auto --out bench/results/deit-base.json
+
+## bench-runtime: the sparse runtime against others, in turns; an hour, on a machine that does nothing else
+bench-runtime: $(READY)
+	$(BIN)/python bench/runtime.py $(if $(DEEPSPARSE),--deepsparse $(DEEPSPARSE))
+
+## fuzz: spoiled compiled models against the kernels under sanitizers; FUZZ_SECONDS of it
+fuzz: $(READY)
+	$(BIN)/cmake -S . -B build/fuzz -DCMAKE_BUILD_TYPE=Debug -DCMAKE_CXX_FLAGS="-O1 -fsanitize=address,undefined -fno-sanitize-recover=all" -DPython_EXECUTABLE=$(CURDIR)/$(BIN)/python -Dnanobind_DIR=$$($(BIN)/python -m nanobind --cmake_dir)
+	$(BIN)/cmake --build build/fuzz
+	LD_PRELOAD="$$($(CXX) -print-file-name=libasan.so) $$($(CXX) -print-file-name=libstdc++.so)" ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1 $(BIN)/python tests/fuzz.py --seconds $(FUZZ_SECONDS) --core $$(ls build/fuzz/_core*.so)
 
 ## format: puts right what a tool can put right
 format: $(READY)

@@ -6,6 +6,7 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
+#include <memory>
 #include <optional>
 #include <type_traits>
 
@@ -103,14 +104,35 @@ void bind_packed(nb::module_& m, const SparseVariant& variant) {
 Encoder* make_encoder(std::vector<Index> image, Index prefix, Index heads, Index head_size, const std::string& activation,
                       const PackedArrays& patches, Array<const float, 2> start) {
     require(image.size() == 5 && start.shape(0) == std::size_t(patches.rows));
-    return new Encoder{image[0], image[1], image[2], image[3], image[4], prefix, heads, head_size,
-                       activation_named(activation), patches, copied(start), {}};
+    auto encoder = std::make_unique<Encoder>(Encoder{image[0], image[1], image[2], image[3], image[4], prefix, heads,
+                                                     head_size, activation_named(activation), patches, copied(start), {}});
+    require_sound(check_encoder(*encoder));
+    return encoder.release();
 }
 
 void add_block(Encoder& encoder, const PackedArrays& qkv, const PackedArrays& projection, const PackedArrays& up,
                const PackedArrays& down, float epsilon_attention, float epsilon_mlp) {
     encoder.blocks.push_back({qkv, projection, up, down, epsilon_attention, epsilon_mlp});
-    require_sound(check_encoder(encoder));
+    const std::string wrong = check_encoder(encoder);
+    if (!wrong.empty()) encoder.blocks.pop_back();    // what stays has been checked
+    require_sound(wrong);
+}
+
+/// What `make` was given, so that an encoder can be written to a file.
+nb::dict parts_of(const Encoder& e) {
+    const char* const names[] = {"none", "relu", "gelu", "silu"};
+    nb::dict parts;
+    parts["image"] = nb::make_tuple(e.channels, e.height, e.width, e.patch_height, e.patch_width);
+    parts["prefix"] = e.prefix;
+    parts["heads"] = e.heads;
+    parts["head_size"] = e.head_size;
+    parts["activation"] = names[static_cast<int>(e.activation)];
+    parts["patches"] = e.patches;
+    nb::list blocks;    // copies: the encoder may grow
+    for (const EncoderBlock& b : e.blocks)
+        blocks.append(nb::make_tuple(b.qkv, b.projection, b.up, b.down, b.epsilon_attention, b.epsilon_mlp));
+    parts["blocks"] = blocks;
+    return parts;
 }
 
 void bind_encoder(nb::module_& m, const SparseVariant& variant) {
@@ -119,7 +141,6 @@ void bind_encoder(nb::module_& m, const SparseVariant& variant) {
         require(Index(images.shape(1)) == encoder.channels && Index(images.shape(2)) == encoder.height);
         require(Index(images.shape(3)) == encoder.width && Index(outputs.shape(0)) == count);
         require(kept <= encoder.tokens() && Index(outputs.shape(2)) == encoder.features() && threads > 0);
-        require_sound(encoder.blocks.empty() ? check_encoder(encoder) : "");    // each block has been checked
         nb::gil_scoped_release release;
         encode(encoder, variant, images.data(), count, outputs.data(), kept, threads);
     };
@@ -129,6 +150,8 @@ void bind_encoder(nb::module_& m, const SparseVariant& variant) {
         .def("add_block", add_block, "qkv"_a, "projection"_a, "up"_a, "down"_a, "epsilon_attention"_a, "epsilon_mlp"_a)
         .def("run", run, "images"_a.noconvert(), "outputs"_a.noconvert(), "threads"_a)
         .def_prop_ro("image", [](const Encoder& e) { return nb::make_tuple(e.channels, e.height, e.width); })
+        .def_prop_ro("parts", parts_of)
+        .def_prop_ro("start", [](nb::handle self) { return shown(nb::cast<Encoder&>(self).start, self); })
         .def_prop_ro("tokens", &Encoder::tokens)
         .def_prop_ro("features", &Encoder::features);
 }

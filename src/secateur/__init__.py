@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from .certificate import inspect
     from .checkpoint import load, save
     from .comparison import compare, contender
+    from .compiled import load_compiled, save_compiled
     from .data import DataSource, calibration_batches, evaluation_batches
     from .errors import InputError, NumericsError
     from .evaluation import evaluate
@@ -52,6 +53,8 @@ _PLACES = {
     "Magnitude": "solvers",
     # speed
     "compile_sparse": "runtime",
+    "save_compiled": "compiled",
+    "load_compiled": "compiled",
     # files
     "save": "checkpoint",
     "load": "checkpoint",

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 
 from ..errors import InputError, NumericsError
-from . import bench, compare, doctor, eval, export, inspect, layers, methods, prune
+from . import bench, compare, compile, doctor, eval, export, inspect, layers, methods, prune
 from .options import Parser, add_flags
 from .values import read_options
 
@@ -16,6 +16,7 @@ COMMANDS = {
     "eval": eval,
     "inspect": inspect,
     "export": export,
+    "compile": compile,
     "bench": bench,
     "layers": layers,
     "methods": methods,

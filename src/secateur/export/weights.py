@@ -49,8 +49,15 @@ def load_sparse(file: str | Path) -> dict[str, Tensor]:
     >>> model.load_state_dict(load_sparse("model.safetensors"))
     <All keys matched successfully>
     """
-    path = Path(file)
-    stored = read_tensors(path)
+    stored = read_tensors(Path(file))
+    try:
+        return restored_state(stored)
+    except InputError as error:
+        raise InputError(f"{file}, {error}") from None
+
+
+def restored_state(stored: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The state dict whose `compressed_state` these tensors are; InputError where they do not fit one another."""
     parts: dict[str, dict[str, Tensor]] = {}
     state = {}
     for name, tensor in stored.items():
@@ -61,13 +68,13 @@ def load_sparse(file: str | Path) -> dict[str, Tensor]:
             state[name] = tensor
     for name, found in parts.items():
         if missing := [part for part in PARTS if part not in found]:
-            raise InputError(f"{path}, {name}: {name}.{missing[0]} is missing.")
+            raise InputError(f"{name}: {name}.{missing[0]} is missing.")
         if name in state:
-            raise InputError(f"{path}, {name}: it is stored twice, dense and with a bitmask.")
+            raise InputError(f"{name}: it is stored twice, dense and with a bitmask.")
         try:
             state[name] = decompress(found)
         except InputError as error:
-            raise InputError(f"{path}, {name}: {error}") from None
+            raise InputError(f"{name}: {error}") from None
     return state
 
 

@@ -40,20 +40,18 @@ def encoder_of(model: Any) -> tuple[Any, "Head"] | None:
     for block in model.blocks:
         matrices = [pack(*matrix) for matrix in _matrices(block)]
         encoder.add_block(*matrices, block.norm1.eps, block.norm2.eps)
-    return encoder, Head(model)
+    return encoder, _head_of(model)
 
 
 class Head(nn.Module):
     """From the tokens after the last block to the output: norm, pooling, one classifier or the mean of two."""
 
-    def __init__(self, model: Any):
+    def __init__(
+        self, norm: nn.Module, fc_norm: nn.Module, classifiers: list[nn.Module], pool: str, prefix: int, from_token: int
+    ):
         super().__init__()
-        self.norm, self.fc_norm = model.norm, getattr(model, "fc_norm", nn.Identity())
-        distilled = isinstance(model, VisionTransformerDistilled)
-        self.classifiers = nn.ModuleList([model.head, model.head_dist] if distilled else [model.head])
-        self.pool = model.global_pool
-        self.prefix = model.num_prefix_tokens
-        self.from_token = 0 if model.pool_include_prefix else self.prefix
+        self.norm, self.fc_norm, self.classifiers = norm, fc_norm, nn.ModuleList(classifiers)
+        self.pool, self.prefix, self.from_token = pool, prefix, from_token
 
     @property
     def tokens(self) -> int | None:
@@ -66,6 +64,14 @@ class Head(nn.Module):
             return self.classifiers[0](self.fc_norm(x[:, self.from_token :].mean(1)))
         outputs = [head(self.fc_norm(x[:, i])) for i, head in enumerate(self.classifiers)]
         return outputs[0] if len(outputs) == 1 else (outputs[0] + outputs[1]) / 2
+
+
+def _head_of(model: Any) -> Head:
+    distilled = isinstance(model, VisionTransformerDistilled)
+    classifiers = [model.head, model.head_dist] if distilled else [model.head]
+    fc_norm, prefix = getattr(model, "fc_norm", nn.Identity()), model.num_prefix_tokens
+    from_token = 0 if model.pool_include_prefix else prefix
+    return Head(model.norm, fc_norm, classifiers, model.global_pool, prefix, from_token)
 
 
 def _start(model: Any) -> Tensor:
