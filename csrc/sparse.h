@@ -14,6 +14,7 @@ namespace secateur {
 constexpr Index group = 16;                   // tokens that are computed together
 constexpr Index panel_groups = 4;
 constexpr Index panel = panel_groups * group;    // tokens
+constexpr Index run = 8;                      // pixels of a row of an image that are copied together
 constexpr Index quad = 4;                     // entries that are read together
 
 /// A sparse matrix (rows, columns), cut into blocks of `width` columns whose part of a panel stays in the L1 cache.
@@ -62,6 +63,10 @@ struct SparseVariant {
     /// Scratch: `attention_scratch` bytes.
     void (*attend)(const Head& head, Index first, Index last, std::byte* scratch);
     Index (*attention_scratch)(Index tokens);
+    /// to (columns, rows) = from (rows, columns)ᵀ.
+    void (*transpose)(const float* from, Index from_stride, float* to, Index to_stride, Index rows, Index columns);
+    /// A block of a panel: number k of run s starts at runs[s] + offsets[k]; 8 runs.
+    void (*gather_runs)(const float* const* runs, const std::int64_t* offsets, Index columns, float* to);
 };
 
 }    // namespace secateur

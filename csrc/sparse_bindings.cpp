@@ -11,6 +11,7 @@
 #include <type_traits>
 
 #include "encoder.h"
+#include "layers.h"
 #include "pack.h"
 
 namespace nb = nanobind;
@@ -81,6 +82,33 @@ void multiply_panels(const SparseVariant& variant, const PackedArrays& packed, A
         variant.product(w, x.data() + p * w.columns * panel, y.data() + p * w.padded_rows() * panel, groups, add, f);
 }
 
+void linear(const SparseVariant& variant, const PackedArrays& weight, Array<const float, 2> inputs, Array<float, 2> outputs,
+            const std::string& activation, int threads) {
+    require(inputs.shape(0) == outputs.shape(0) && threads > 0);
+    require(Index(inputs.shape(1)) == weight.columns && Index(outputs.shape(1)) == weight.rows);
+    const Activation f = activation_named(activation);
+    nb::gil_scoped_release release;
+    run_linear(weight, variant, inputs.data(), inputs.shape(0), outputs.data(), f, threads);
+}
+
+/// `shape`: kernel, stride, padding and dilation, each down and across.
+void convolution(const SparseVariant& variant, const PackedArrays& weight, const std::vector<Index>& shape,
+                 Array<const float, 4> inputs, std::optional<Array<const float, 4>> added, Array<float, 4> outputs,
+                 const std::string& activation, int threads) {
+    require(shape.size() == 8 && threads > 0);
+    const Convolution c{Index(inputs.shape(1)), shape[0], shape[1], shape[2], shape[3], shape[4], shape[5], shape[6], shape[7]};
+    for (int i = 0; i < 8; ++i) require(shape[i] >= (i == 4 || i == 5 ? 0 : 1) && shape[i] <= 65536);
+    const Images images{inputs.data(), Index(inputs.shape(0)), Index(inputs.shape(2)), Index(inputs.shape(3))};
+    require(images.height + 2 * c.padding_y > c.dilation_y * (c.kernel_height - 1));
+    require(images.width + 2 * c.padding_x > c.dilation_x * (c.kernel_width - 1));
+    require(c.channels * c.kernel_height * c.kernel_width == weight.columns);
+    const Index wanted[4] = {images.count, weight.rows, c.out_height(images.height), c.out_width(images.width)};
+    for (int i = 0; i < 4; ++i) require(Index(outputs.shape(i)) == wanted[i] && (!added || Index(added->shape(i)) == wanted[i]));
+    const Activation f = activation_named(activation);
+    nb::gil_scoped_release release;
+    run_convolution(weight, c, variant, images, added ? added->data() : nullptr, outputs.data(), f, threads);
+}
+
 void bind_packed(nb::module_& m, const SparseVariant& variant) {
     nb::class_<PackedArrays> type(m, "PackedMatrix", "A sparse matrix as the kernels read it; see csrc/sparse.h.");
     type.def_static("pack", pack_dense, "weight"_a.noconvert(), "bias"_a.none(), "width"_a, "share"_a)
@@ -97,6 +125,18 @@ void bind_packed(nb::module_& m, const SparseVariant& variant) {
                                      bool add, const std::string& activation) {
         multiply_panels(variant, packed, x, y, groups, add, activation);
     };
+    const auto run_linear = [&variant](const PackedArrays& weight, Array<const float, 2> inputs, Array<float, 2> outputs,
+                                       const std::string& activation, int threads) {
+        linear(variant, weight, inputs, outputs, activation, threads);
+    };
+    const auto run_convolution = [&variant](const PackedArrays& weight, const std::vector<Index>& shape,
+                                            Array<const float, 4> inputs, std::optional<Array<const float, 4>> added,
+                                            Array<float, 4> outputs, const std::string& activation, int threads) {
+        convolution(variant, weight, shape, inputs, added, outputs, activation, threads);
+    };
+    type.def("linear", run_linear, "inputs"_a.noconvert(), "outputs"_a.noconvert(), "activation"_a, "threads"_a);
+    type.def("convolution", run_convolution, "shape"_a, "inputs"_a.noconvert(), "added"_a.noconvert().none(),
+             "outputs"_a.noconvert(), "activation"_a, "threads"_a);
     type.def("multiply_panels", multiply, "x"_a.noconvert(), "y"_a.noconvert(), "groups"_a, "add"_a, "activation"_a);
 }
 

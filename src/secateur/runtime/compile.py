@@ -1,21 +1,36 @@
 """compile_sparse: a model as a new module that skips its zeros."""
 
 import copy
+import logging
+from collections import defaultdict
 
-from torch import nn
+import torch
+from torch import Tensor, fx, nn
 
 from .. import native
+from ..errors import InputError
+from .activations import activation_name
+from .choice import can_be_sparse, is_faster, sparse_layer
+from .fusion import Chain, chain_from, folded, module_of, put_chain, recompiled, shapes_of
 from .modules import SparseTransformer
 from .vit import encoder_of
 
+log = logging.getLogger(__name__)
+_BATCH = 8  # images of the example that is made up where none is given
 
-def compile_sparse(model: nn.Module) -> nn.Module:
+
+def compile_sparse(model: nn.Module, example: Tensor | None = None, measure: bool = True) -> nn.Module:
     """The model in evaluation mode as a new module that skips the zeros of its weights, on the CPU and in float32.
 
-    timm's vision transformers (ViT, DeiT) run as a whole on native kernels; other models stay as they are.
+    timm's vision transformers (ViT, DeiT) run as a whole on native kernels. Of other models the linear layers and
+    convolutions with enough zeros do, and batch normalisation, additions and activations around convolutions with them.
 
     Args:
         model: any module; it stays unchanged. Weights count as pruned where they are zero.
+        example: a batch of inputs like those to come; layers are timed on what they get of it. By default eight random
+            images of the size the model's configuration names.
+        measure: keep a layer dense where that is faster on this machine, and the whole model where nothing is gained;
+            False takes the kernels wherever they can be used.
 
     Returns:
         A module with the same outputs up to rounding. It has no gradients, and can be called from several threads.
@@ -28,5 +43,97 @@ def compile_sparse(model: nn.Module) -> nn.Module:
     True
     """
     own = copy.deepcopy(model).eval()
-    encoder = encoder_of(own) if native.available() else None
-    return SparseTransformer(*encoder) if encoder else own
+    if not native.available():
+        return own
+    encoder = encoder_of(own)
+    if encoder:
+        whole = SparseTransformer(*encoder)
+        shape = torch.Size((_BATCH, *whole.image)) if example is None else example.shape
+        return own if measure and not is_faster(whole, own, [shape]) else whole
+    if not any(can_be_sparse(module) for module in own.modules()):
+        return own
+    images = _example(own) if example is None else example.detach()
+    graph = _graph(own, images)
+    compiled = own if graph is None else _compile_chains(graph, images, measure)
+    return _compile_modules(compiled, images, measure)
+
+
+def _example(model: nn.Module) -> Tensor:
+    configuration = getattr(model, "pretrained_cfg", None) or {}
+    if "input_size" not in configuration:
+        raise InputError(f"{type(model).__name__} does not say what it takes; give compile_sparse an example batch.")
+    return torch.rand(_BATCH, *configuration["input_size"])
+
+
+def _graph(model: nn.Module, images: Tensor) -> fx.GraphModule | None:
+    """The model as a graph without batch normalisation, if that gives the same outputs, for one image too."""
+    graph = folded(model)
+    if graph is None:
+        return None
+    with torch.no_grad():
+        for batch in (images, images[:1]):
+            wanted, found = model(batch), graph(batch)
+            if not isinstance(wanted, Tensor) or not torch.allclose(wanted, found, rtol=1e-3, atol=1e-4):
+                return None
+    return graph
+
+
+def _compile_chains(graph: fx.GraphModule, images: Tensor, measure: bool) -> fx.GraphModule:
+    shapes = shapes_of(graph, images)
+    for node in list(graph.graph.nodes):
+        layer = module_of(graph, node)
+        if not isinstance(layer, nn.Conv2d) or not can_be_sparse(layer) or len(node.args) != 1 or node.kwargs:
+            continue
+        chain = chain_from(graph, node, shapes)
+        sparse = sparse_layer(layer, activation_name(chain.activation) or "none")
+        inputs = [shapes[n] for n in (node.args[0], chain.added) if isinstance(n, fx.Node)]
+        if not measure or is_faster(sparse, _Dense(layer, chain), inputs):
+            shapes[put_chain(graph, chain, sparse)] = shapes[chain.last]
+    return recompiled(graph)
+
+
+class _Dense(nn.Module):
+    """A chain as torch runs it."""
+
+    def __init__(self, layer: nn.Module, chain: Chain):
+        super().__init__()
+        self.layer, self.activation = layer, chain.activation
+
+    def forward(self, x: Tensor, added: Tensor | None = None) -> Tensor:
+        y = self.layer(x)
+        return self.activation(y if added is None else y + added)
+
+
+def _compile_modules(model: nn.Module, images: Tensor, measure: bool) -> nn.Module:
+    """Every layer that can be sparse replaced, or every one that gains by it."""
+    shapes = _input_shapes(model, images)
+    places = defaultdict(list)  # one layer may stand in several
+    for parent in model.modules():
+        for name, layer in parent.named_children():
+            if can_be_sparse(layer) and shapes.get(layer):
+                places[layer].append((parent, name))
+    for layer, found in places.items():
+        sparse = sparse_layer(layer)
+        if not measure or is_faster(sparse, layer, [shapes[layer]]):
+            for parent, name in found:
+                setattr(parent, name, sparse)
+    return model
+
+
+def _input_shapes(model: nn.Module, images: Tensor) -> dict[nn.Module, torch.Size]:
+    """What each layer gets when the model sees the images; layers that are not called as modules are missing."""
+    shapes: dict[nn.Module, torch.Size] = {}
+
+    def note(layer: nn.Module, inputs: tuple) -> None:
+        if len(inputs) == 1 and isinstance(inputs[0], Tensor):
+            shapes[layer] = inputs[0].shape
+
+    layers = [module for module in model.modules() if can_be_sparse(module)]
+    handles = [layer.register_forward_pre_hook(note) for layer in layers]
+    try:
+        with torch.no_grad():
+            model(images)
+    finally:
+        for handle in handles:
+            handle.remove()
+    return shapes

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import InputError
+from .packing import pack
 from .vit import Head
 
 
@@ -21,7 +22,51 @@ class SparseTransformer(nn.Module):
         if images.dim() != 4 or images.shape[1:] != self.image:
             wanted = ", ".join(map(str, self.image))
             raise InputError(f"The compiled model takes images (batch, {wanted}), not {tuple(images.shape)}.")
-        given = images.detach().to("cpu", torch.float32).contiguous()
-        tokens = torch.empty(len(given), self.head.tokens or self.encoder.tokens, self.encoder.features)
-        self.encoder.run(given.numpy(), tokens.numpy(), torch.get_num_threads())
+        tokens = torch.empty(len(images), self.head.tokens or self.encoder.tokens, self.encoder.features)
+        self.encoder.run(_array(images), tokens.numpy(), torch.get_num_threads())
         return self.head(tokens)
+
+
+class SparseLinear(nn.Module):
+    """nn.Linear, with an activation after it."""
+
+    def __init__(self, layer: nn.Linear, activation: str = "none"):
+        super().__init__()
+        self.packed, self.activation = pack(layer.weight, layer.bias), activation
+
+    @torch.no_grad()
+    def forward(self, x: Tensor) -> Tensor:
+        inputs = _array(x.reshape(-1, x.shape[-1]))
+        outputs = torch.empty(len(inputs), self.packed.rows)
+        self.packed.linear(inputs, outputs.numpy(), self.activation, torch.get_num_threads())
+        return outputs.view(*x.shape[:-1], self.packed.rows)
+
+
+class SparseConv2d(nn.Module):
+    """nn.Conv2d in one group, plus what `added` gives, with an activation after it."""
+
+    def __init__(self, layer: nn.Conv2d, activation: str = "none"):
+        super().__init__()
+        self.packed, self.activation = pack(layer.weight.flatten(1), layer.bias), activation
+        padding = (0, 0) if layer.padding == "valid" else layer.padding
+        self.shape = [*layer.kernel_size, *layer.stride, *padding, *layer.dilation]
+        self.pointwise = self.shape == [1, 1, 1, 1, 0, 0, 1, 1]
+
+    @torch.no_grad()
+    def forward(self, x: Tensor, added: Tensor | None = None) -> Tensor:
+        height, width = (self._length(x.shape[2 + i], i) for i in (0, 1))
+        outputs = torch.empty(len(x), self.packed.rows, height, width)
+        given = [None if t is None else t.contiguous() for t in (x, added, outputs)]
+        if self.pointwise:  # rows of pixels follow each other, whatever their length
+            given = [None if t is None else t.view(*t.shape[:2], 1, -1) for t in given]
+        arrays = [None if t is None else _array(t) for t in given]
+        self.packed.convolution(self.shape, *arrays, self.activation, torch.get_num_threads())
+        return outputs
+
+    def _length(self, size: int, axis: int) -> int:
+        kernel, stride, padding, dilation = self.shape[axis::2]
+        return (size + 2 * padding - dilation * (kernel - 1) - 1) // stride + 1
+
+
+def _array(x: Tensor) -> Any:
+    return x.detach().to("cpu", torch.float32).contiguous().numpy()
