@@ -27,4 +27,14 @@ struct Images {
 void run_convolution(const PackedArrays& weight, const Convolution& shape, const SparseVariant& variant, const Images& images,
                      const float* added, float* outputs, Activation f, int threads);
 
+/// The largest of squares of numbers; what is outside an image counts for nothing.
+struct Pool {
+    Index kernel, stride, padding;    // padding ≤ kernel / 2
+
+    Index out_length(Index length) const { return (length + 2 * padding - kernel) / stride + 1; }
+};
+
+/// Of `images.count` planes.
+void run_max_pool(const Images& images, const Pool& pool, float* outputs, int threads);
+
 }    // namespace secateur

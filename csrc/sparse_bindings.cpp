@@ -109,6 +109,17 @@ void convolution(const SparseVariant& variant, const PackedArrays& weight, const
     run_convolution(weight, c, variant, images, added ? added->data() : nullptr, outputs.data(), f, threads);
 }
 
+void max_pool(Array<const float, 3> planes, Index kernel, Index stride, Index padding, Array<float, 3> outputs, int threads) {
+    require(kernel > 0 && stride > 0 && padding >= 0 && 2 * padding <= kernel && threads > 0);
+    const Images images{planes.data(), Index(planes.shape(0)), Index(planes.shape(1)), Index(planes.shape(2))};
+    const Pool pool{kernel, stride, padding};
+    require(images.height + 2 * padding >= kernel && images.width + 2 * padding >= kernel);
+    require(outputs.shape(0) == planes.shape(0) && Index(outputs.shape(1)) == pool.out_length(images.height));
+    require(Index(outputs.shape(2)) == pool.out_length(images.width));
+    nb::gil_scoped_release release;
+    run_max_pool(images, pool, outputs.data(), threads);
+}
+
 void bind_packed(nb::module_& m, const SparseVariant& variant) {
     nb::class_<PackedArrays> type(m, "PackedMatrix", "A sparse matrix as the kernels read it; see csrc/sparse.h.");
     type.def_static("pack", pack_dense, "weight"_a.noconvert(), "bias"_a.none(), "width"_a, "share"_a)
@@ -201,6 +212,8 @@ void bind_encoder(nb::module_& m, const SparseVariant& variant) {
 void bind_sparse(nb::module_& m, const SparseVariant& variant) {
     bind_packed(m, variant);
     bind_encoder(m, variant);
+    m.def("max_pool", max_pool, "planes"_a.noconvert(), "kernel"_a, "stride"_a, "padding"_a, "outputs"_a.noconvert(),
+          "threads"_a);
 }
 
 }    // namespace secateur

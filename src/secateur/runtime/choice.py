@@ -7,13 +7,13 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from .modules import SparseConv2d, SparseLinear
+from .modules import NativeMaxPool2d, SparseConv2d, SparseLinear
 
 _ROUNDS = 3
-_DENSEST = 0.75  # with fewer zeros nothing is tried
+DENSEST = 0.75  # with fewer zeros a layer counts as dense
 
 
-def can_be_sparse(layer: nn.Module) -> bool:
+def can_be_sparse(layer: nn.Module, densest: float = DENSEST) -> bool:
     """Whether a kernel can stand for a layer: linear or convolution in one group, float32, enough zeros."""
     if type(layer) is nn.Conv2d:
         known = layer.groups == 1 and layer.padding_mode == "zeros" and layer.padding != "same"
@@ -24,10 +24,19 @@ def can_be_sparse(layer: nn.Module) -> bool:
     weight = layer.weight
     plain = weight.dtype == torch.float32 and weight.device.type == "cpu" and not weight.is_meta
     unhooked = not layer._forward_hooks and not layer._forward_pre_hooks
-    return plain and unhooked and weight.count_nonzero() <= _DENSEST * weight.numel()
+    return plain and unhooked and weight.count_nonzero() <= densest * weight.numel()
+
+
+def can_pool(layer: nn.Module) -> bool:
+    """Whether the native pooling can stand for a layer."""
+    if type(layer) is not nn.MaxPool2d or layer.dilation != 1 or layer.ceil_mode or layer.return_indices:
+        return False
+    return all(isinstance(number, int) for number in (layer.kernel_size, layer.stride, layer.padding))
 
 
 def sparse_layer(layer: nn.Module, activation: str = "none") -> nn.Module:
+    if isinstance(layer, nn.MaxPool2d):
+        return NativeMaxPool2d(layer)
     if isinstance(layer, nn.Conv2d):
         return SparseConv2d(layer, activation)
     assert isinstance(layer, nn.Linear)

@@ -5,6 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from .. import native
 from ..errors import InputError
 from .packing import pack
 from .vit import Head
@@ -66,6 +67,35 @@ class SparseConv2d(nn.Module):
     def _length(self, size: int, axis: int) -> int:
         kernel, stride, padding, dilation = self.shape[axis::2]
         return (size + 2 * padding - dilation * (kernel - 1) - 1) // stride + 1
+
+
+class NativeMaxPool2d(nn.Module):
+    """nn.MaxPool2d over squares."""
+
+    def __init__(self, layer: nn.MaxPool2d):
+        super().__init__()
+        self.kernel, self.stride, self.padding = layer.kernel_size, layer.stride, layer.padding
+
+    @torch.no_grad()
+    def forward(self, x: Tensor) -> Tensor:
+        height, width = ((size + 2 * self.padding - self.kernel) // self.stride + 1 for size in x.shape[2:])
+        outputs = torch.empty(*x.shape[:2], height, width)
+        arrays = _array(x.flatten(0, 1)), self.kernel, self.stride, self.padding, outputs.flatten(0, 1).numpy()
+        native.core().max_pool(*arrays, torch.get_num_threads())
+        return outputs
+
+
+class InParts(nn.Module):
+    """A model that takes a few images at a time: what passes between its layers stays in the last cache."""
+
+    def __init__(self, model: nn.Module, images: int):
+        super().__init__()
+        self.model, self.images = model, images
+
+    @torch.no_grad()
+    def forward(self, images: Tensor) -> Tensor:
+        parts = images.split(self.images)
+        return self.model(images) if len(parts) < 2 else torch.cat([self.model(part) for part in parts])
 
 
 def _array(x: Tensor) -> Any:
