@@ -211,7 +211,7 @@ def make_corpus() -> None:
             for parameter in model.parameters():
                 parameter.mul_(torch.rand_like(parameter) > 0.7)
         CORPUS.mkdir(exist_ok=True)
-        print(name, save_compiled(model, CORPUS / f"{name}.sct"), "bytes")
+        print(name, save_compiled(model, CORPUS / f"{name}.sct", measure=False), "bytes")
 
 
 def main() -> int:

@@ -6,6 +6,7 @@ import random
 import struct
 import subprocess
 import sys
+from functools import partial
 
 import fuzz
 import numpy as np
@@ -46,7 +47,7 @@ def sparse_model(name, arguments, sparsity=0.8):
 def vision(tmp_path):
     """A small vision transformer, and its file."""
     model = sparse_model(*VISION["class token"])
-    save_compiled(model, tmp_path / "model.sct")
+    save_compiled(model, tmp_path / "model.sct", measure=False)
     return model, tmp_path / "model.sct"
 
 
@@ -56,7 +57,7 @@ def vision(tmp_path):
 @pytest.mark.parametrize("case", VISION)
 def test_a_compiled_transformer_answers_the_same_to_the_last_bit_after_its_file(case, tmp_path):
     model = sparse_model(*VISION[case])
-    compiled, images = secateur.compile_sparse(model), torch.randn(3, 3, 16, 16)
+    compiled, images = secateur.compile_sparse(model, measure=False), torch.randn(3, 3, 16, 16)
     save_compiled(compiled, tmp_path / "model.sct")
     loaded = load_compiled(tmp_path / "model.sct")
     assert torch.equal(loaded(images), compiled(images)) and not loaded.training
@@ -81,7 +82,9 @@ def test_a_compiled_transformer_is_loaded_without_the_class_it_came_from(vision)
     torch.testing.assert_close(torch.tensor(json.loads(done.stdout)), model(images), rtol=1e-4, atol=1e-4)
 
 
-def test_another_model_of_timm_is_stored_without_its_zeros_and_built_again(tmp_path):
+def test_another_model_of_timm_is_stored_without_its_zeros_and_built_again(tmp_path, monkeypatch):
+    quickly = partial(secateur.compile_sparse, example=torch.rand(1, 3, 64, 64), measure=False)
+    monkeypatch.setattr("secateur.compiled.compile_sparse", lambda model, measure=True: quickly(model))
     model = sparse_model("resnet10t", {"num_classes": 4}, 0.95)
     size = save_compiled(model, tmp_path / "model.sct")
     assert size < 0.25 * sum(tensor.nbytes for tensor in model.state_dict().values())
@@ -179,7 +182,7 @@ HEADERS = {  # what is done to the header, and what is said
     "heads of text": (lambda h: changed(h, "description", "heads", to="3"), "heads should be of type int"),
     "a prefix below zero": (lambda h: changed(h, "description", "prefix", to=-1), "prefix is -1, not from 0"),
     "heads that do not fit": (lambda h: changed(h, "description", "heads", to=4), "blocks.0: a matrix has another"),
-    "patches that do not fit": (lambda h: changed(h, "description", "image", 3, to=5), "image, heads or start: patches"),
+    "patches that do not fit": (lambda h: changed(h, "description", "image", 3, to=5), "image, heads or start: pat"),
     "an odd head": (lambda h: changed(h, "description", "head_size", to=7), "image, heads or start: .* size of a head"),
     "no such activation": (lambda h: changed(h, "description", "activation", to="tanh"), "an activation is none, relu"),
     "a block too few": (lambda h: h["description"]["epsilons"].pop(), "matrices are not those of the blocks"),
@@ -213,7 +216,7 @@ HEADERS = {  # what is done to the header, and what is said
         lambda h: changed(h, "description", "head", "modules", "norm", to={"kind": "norm"}), "head.norm.epsilon is no",
     ),
     "a classifier of another kind": (
-        lambda h: changed(h, "description", "head", "modules", "classifiers.0", to="x"), "classifiers.0.kind is none of",
+        lambda h: changed(h, "description", "head", "modules", "classifiers.0", to="x"), "classifiers.0.kind is none",
     ),
     "a classifier that is not there": (
         lambda h: changed(h, "description", "head", "modules", "classifiers.0", to={"kind": "identity"}),
@@ -320,9 +323,9 @@ def test_a_file_that_is_not_there_and_kernels_that_are_not_there_are_told(vision
 def test_a_model_that_no_file_can_hold_is_refused(tmp_path):
     with pytest.raises(InputError, match="timm cannot build a Linear again"):
         save_compiled(nn.Linear(2, 2), tmp_path / "model.sct")
-    with pytest.raises(InputError, match="is torch.bfloat16, which a compiled file cannot hold"):
+    with pytest.raises(InputError, match=r"is torch\.bfloat16, which a compiled file cannot hold"):
         save_compiled(timm.create_model("resnet10t").to(torch.bfloat16), tmp_path / "model.sct")
-    odd = secateur.compile_sparse(sparse_model(*VISION["class token"]))
+    odd = secateur.compile_sparse(sparse_model(*VISION["class token"]), measure=False)
     odd.head.norm = nn.Tanh()
     with pytest.raises(InputError, match="norm is a Tanh, which a compiled file cannot hold"):
         save_compiled(odd, tmp_path / "model.sct")

@@ -1,7 +1,8 @@
 """Compiled models as files: `secateur compile` writes them, `load_compiled` runs them. Nothing is ever pickled.
 
-A vision transformer that runs as one encoder is stored packed, and needs neither timm nor its class again. Any other of
-timm's models is stored as its configuration and its weights without the zeros, and is compiled again when it is loaded.
+A vision transformer that runs as one encoder is stored packed, and needs its class no more. Any other of timm's models
+is stored as its configuration and its weights without the zeros, and is compiled again when it is loaded, for the
+machine it is loaded on.
 """
 
 import tempfile
@@ -25,12 +26,13 @@ from .strict_json import json_bytes, read_json
 from .timm_config import CONFIG, build, write_config
 
 
-def save_compiled(model: nn.Module, file: str | Path) -> int:
+def save_compiled(model: nn.Module, file: str | Path, measure: bool = True) -> int:
     """Compile the model and write it to one file; returns the bytes.
 
     Args:
         model: a model of timm, in float32; it stays unchanged. What `compile_sparse` made of a vision transformer does
             as well.
+        measure: as of `compile_sparse`; without it a vision transformer is packed even where that gains nothing.
     Raises:
         InputError: when a file of this kind cannot hold the model, or cannot be written.
 
@@ -38,7 +40,7 @@ def save_compiled(model: nn.Module, file: str | Path) -> int:
     >>> save_compiled(load_model("bundled"), "bundled.sct") > 0
     True
     """
-    compiled = model if isinstance(model, SparseTransformer) else compile_sparse(model)
+    compiled = model if isinstance(model, SparseTransformer) else compile_sparse(model, measure=measure)
     if isinstance(compiled, SparseTransformer):
         description, arrays = describe_encoder(compiled)
     else:

@@ -18,8 +18,8 @@ WORKER = Path(__file__).with_name("worker.py")
 class Worker:
     """A process that runs one model in one runtime. Use it as a context manager."""
 
-    def __init__(self, runtime: Runtime, threads: int, spin: bool, patience: float = 900.0):
-        self.name, self._patience = runtime.name, patience
+    def __init__(self, runtime: Runtime, threads: int, spin: bool, patience: float = 900.0, grace: float = 10.0):
+        self.name, self._patience, self._grace = runtime.name, patience, grace
         self._log = tempfile.TemporaryFile()  # noqa: SIM115 (closed when the process is)
         self._process = subprocess.Popen(
             [runtime.python, str(WORKER)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._log,
@@ -36,7 +36,7 @@ class Worker:
                 with suppress(BrokenPipeError):  # it has gone already
                     pipe.close()
         try:
-            self._process.wait(10)
+            self._process.wait(self._grace)
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()

@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 from ..models import load_model
+from ..runtime import compile_sparse
 
 
 def load(name: str, request: dict, images: np.ndarray) -> tuple[Callable[[], np.ndarray], str]:
@@ -17,7 +18,7 @@ def load(name: str, request: dict, images: np.ndarray) -> tuple[Callable[[], np.
     model, given = load_model(request["model"]), torch.from_numpy(images)
     for parameter in model.parameters():
         parameter.requires_grad_(False)
-    run: Callable = MAKERS[name](model)
+    run: Callable = MAKERS[name](model, given)
 
     def call() -> np.ndarray:
         with torch.inference_mode():
@@ -27,19 +28,17 @@ def load(name: str, request: dict, images: np.ndarray) -> tuple[Callable[[], np.
     return call, __version__ if name == "secateur" else torch.__version__
 
 
-def _compiled_by_torch(model: nn.Module) -> Callable:
+def _compiled_by_torch(model: nn.Module, images: torch.Tensor) -> Callable:
     torch._inductor.config.freezing = True  # weights are packed for the product, as the other runtimes do
     return torch.compile(model, dynamic=False)
 
 
-def _compiled_sparse(model: nn.Module) -> Callable:
-    from ..runtime import compile_sparse
-
-    return compile_sparse(model)
+def _compiled_sparse(model: nn.Module, images: torch.Tensor) -> Callable:
+    return compile_sparse(model, images)
 
 
-MAKERS: dict[str, Callable[[nn.Module], Callable]] = {
-    "torch": lambda model: model,
+MAKERS: dict[str, Callable[[nn.Module, torch.Tensor], Callable]] = {
+    "torch": lambda model, images: model,
     "torch.compile": _compiled_by_torch,
     "secateur": _compiled_sparse,
 }

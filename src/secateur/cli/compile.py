@@ -22,6 +22,7 @@ TOLERANCE = 1e-4  # of the largest output
 class Options(ModelOptions):
     model: str = option(..., "folder that secateur wrote, timm name, hf-hub:…, local-dir:… or bundled", positional=True)
     out: str = option(..., "file to write", metavar="FILE.sct")
+    measure: bool = option(True, "keep dense what is faster dense on this machine")
     overwrite: bool = option(False, "replace a file that is there already")
     json: bool = option(False, "print one JSON document")
 
@@ -39,7 +40,10 @@ def run(options: Options) -> int:
         raise InputError(f"--out is {options.out}; give a name that ends in .sct.")
     console = Console(options.json)
     model = saved_model(options)
-    size, dense = save_compiled(model, options.out), sum(tensor.nbytes for tensor in state_of(model).values())
+    size, dense = (
+        save_compiled(model, options.out, options.measure),
+        sum(tensor.nbytes for tensor in state_of(model).values()),
+    )
     loaded = load_compiled(options.out)
     difference = _difference(model, loaded)
     if not difference <= TOLERANCE:
