@@ -1,4 +1,5 @@
 import re
+from types import SimpleNamespace
 
 import onnx
 import pytest
@@ -149,6 +150,11 @@ class Wrapped(nn.Module):
 
     def forward(self, images):
         return self.change(self.inner(images))
+
+
+def test_a_model_that_wraps_its_logits_is_exported_as_one_that_gives_them(tmp_path):
+    model = Wrapped(lambda logits: SimpleNamespace(logits=logits))
+    assert export_onnx(model, tmp_path / "model.onnx").difference < 1e-5
 
 
 def broken(value):

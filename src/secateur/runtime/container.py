@@ -43,7 +43,8 @@ def write_container(path: str | Path, description: Mapping[str, Any], arrays: Ma
 
 def container_bytes(description: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> bytes:
     """The file as bytes."""
-    places, end = [], 0
+    places: list[dict[str, Any]] = []
+    end = 0
     for name, array in arrays.items():
         begin = _aligned(end)
         places.append({"name": name, "type": array.dtype.name, "shape": list(array.shape), "begin": begin})
