@@ -15,10 +15,11 @@ typedef std::int32_t Integers __attribute__((vector_size(SECATEUR_VECTOR_BYTES))
 
 SECATEUR_INLINE Vector load(const float* from) { return Simd<float>::load(from); }
 SECATEUR_INLINE void store(float* to, Vector v) { Simd<float>::store(to, v); }
+/// Of NaN and another number the second one given: constants come first, so that NaN stays.
 SECATEUR_INLINE Vector larger(Vector a, Vector b) { return a > b ? a : b; }
 SECATEUR_INLINE Vector smaller(Vector a, Vector b) { return a < b ? a : b; }
 SECATEUR_INLINE Vector clamp(Vector v, float least, float most) {
-    return smaller(larger(v, Vector{} + least), Vector{} + most);
+    return smaller(Vector{} + most, larger(Vector{} + least, v));
 }
 
 /// Four weights. With AVX-512 they are one load, and spreading one of them takes no further one.
@@ -64,7 +65,8 @@ SECATEUR_INLINE Vector exp2(Vector x) {
 
 /// x Φ(x): Φ(x) - ½ is x times a polynomial in x² up to |x| = 5, and constant beyond; to 2 · 10⁻⁶.
 SECATEUR_INLINE Vector gelu(Vector x) {
-    const Vector bounded = clamp(x, -5.0f, 5.0f);
+    x = larger(Vector{} - 5.0f, x);    // as good as zero there
+    const Vector bounded = smaller(Vector{} + 5.0f, x);
     const Vector u = bounded * bounded * 0.08f - 1.0f;    // in [-1, 1]
     Vector p = Vector{} + 4.790902e-4f;
     p = p * u - 1.50380714e-3f;
@@ -90,7 +92,7 @@ SECATEUR_INLINE void apply(float* to, Index vectors, const Function& f) {
 }
 
 inline void activate(Activation f, float* to, Index vectors) {
-    if (f == Activation::relu) apply(to, vectors, [](Vector x) { return larger(x, Vector{}); });
+    if (f == Activation::relu) apply(to, vectors, [](Vector x) { return larger(Vector{}, x); });
     if (f == Activation::gelu) apply(to, vectors, [](Vector x) { return gelu(x); });
     if (f == Activation::silu) apply(to, vectors, [](Vector x) { return silu(x); });
 }

@@ -109,8 +109,8 @@ def _compile_modules(model: nn.Module, images: Tensor, measure: bool) -> nn.Modu
     shapes = _input_shapes(model, images, 1.0 if measure else DENSEST)
     places = defaultdict(list)  # one layer may stand in several
     for parent in model.modules():
-        for name, layer in parent.named_children():
-            if shapes.get(layer):
+        for name, layer in parent._modules.items():
+            if layer is not None and layer in shapes:
                 places[layer].append((parent, name))
     for layer, found in places.items():
         sparse = sparse_layer(layer)
