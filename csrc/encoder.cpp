@@ -55,7 +55,7 @@ class Chunk {
 public:
     Chunk(const Encoder& encoder, const SparseVariant& variant, Index most, int threads)
         : encoder(encoder), variant(variant), threads(threads), image_groups(divide_up(encoder.tokens(), group)),
-          places(most * image_groups, threads), features(encoder.patches.view().padded_rows()) {
+          places(most * image_groups, threads), features(encoder.patches.view().padded_rows()), wide(features) {
         Index hidden = encoder.patches.columns;
         for (const EncoderBlock& block : encoder.blocks) {
             wide = std::max(wide, block.qkv.view().padded_rows());
@@ -71,18 +71,21 @@ public:
 
     void run(const float* images, Index count, float* outputs, Index kept) {
         places = Places(count * image_groups, threads);
+        stream = state.get();
+        per_image = image_groups;
         const std::size_t blocks = encoder.blocks.size();
         on_panels([&](Index p, float* memory) {
             embed(images, p, memory);
             if (blocks) query(encoder.blocks[0], p, memory);
         });
-        for (std::size_t b = 0; b < blocks; ++b) {
-            attend(count);
+        for (std::size_t b = 0; b + 1 < blocks; ++b) {
+            attend(count, places);
             on_panels([&](Index p, float* memory) {
                 finish(encoder.blocks[b], p, memory);
-                if (b + 1 < blocks) query(encoder.blocks[b + 1], p, memory);
+                query(encoder.blocks[b + 1], p, memory);
             });
         }
+        if (blocks) finish_kept(count, divide_up(kept, group));
         unpack(count, outputs, kept);
     }
 
@@ -92,8 +95,10 @@ private:
     int threads;
     Index image_groups;
     Places places;
-    Index features, wide = 0, mixed_rows, scratch;
+    Index features, wide, mixed_rows, scratch;
     Floats state, qkv, mixed;    // panels: the residual stream; queries, keys and values; the heads' outputs
+    float* stream = nullptr;     // the residual stream now: in the last block of the tokens that are kept alone
+    Index per_image = 0;         // groups of each image in it
 
     template <class Work>
     void on_panels(const Work& work) {
@@ -101,11 +106,11 @@ private:
                        [&](Index p, std::byte* memory) { work(p, reinterpret_cast<float*>(memory)); });
     }
 
-    float* state_of(Index p) { return state.get() + p * panel * features; }
+    float* stream_of(Index p) { return stream + p * panel * features; }
 
     void embed(const float* images, Index p, float* pixels) {
         const Index tokens = encoder.tokens(), padded = image_groups * group;
-        float* out = state_of(p);
+        float* out = stream_of(p);
         std::fill(pixels, pixels + encoder.patches.columns * panel, 0.0f);
         std::fill(out, out + features * panel, 0.0f);
         for (Index t = 0; t < places.groups_of(p) * group; ++t) {
@@ -128,31 +133,46 @@ private:
 
     void query(const EncoderBlock& block, Index p, float* memory) {
         const Index groups = places.groups_of(p);
-        variant.normalise(state_of(p), memory, encoder.features(), groups, block.epsilon_attention);
+        variant.normalise(stream_of(p), memory, encoder.features(), groups, block.epsilon_attention);
         variant.product(block.qkv.view(), memory, qkv.get() + p * panel * wide, groups, false, Activation::none);
     }
 
-    void attend(Index count) {
-        const Index pieces = divide_up(image_groups, 3);    // an image's queries
-        const Index bytes = variant.attention_scratch(encoder.tokens()) + 2 * sizeof(float*) * image_groups;
-        for_each_block(count * encoder.heads * pieces, threads, bytes, [&](Index task, std::byte* memory) {
+    /// The heads' outputs for the first groups of every image, as many as `to` has, at their places there.
+    void attend(Index count, const Places& to) {
+        const Index wanted = to.groups / count, pieces = divide_up(wanted, 3);    // an image's queries
+        const Index bytes = variant.attention_scratch(encoder.tokens());
+        for_each_block(count * encoder.heads * pieces, threads, bytes + 2 * sizeof(float*) * image_groups,
+                       [&](Index task, std::byte* memory) {
             const Index piece = task % pieces, h = task / pieces % encoder.heads, image = task / pieces / encoder.heads;
-            auto** groups = reinterpret_cast<float**>(memory + variant.attention_scratch(encoder.tokens()));
+            auto** groups = reinterpret_cast<float**>(memory + bytes);
             float** outputs = groups + image_groups;
-            for (Index g = 0; g < image_groups; ++g) {
-                const Index row = h * encoder.head_size * panel;
+            const Index row = h * encoder.head_size * panel, keys = mixed_rows * panel;
+            for (Index g = 0; g < image_groups; ++g)
                 groups[g] = places.at(qkv.get(), wide, image * image_groups + g) + row;
-                outputs[g] = places.at(mixed.get(), mixed_rows, image * image_groups + g) + row;
-            }
-            const Index keys = mixed_rows * panel;
+            for (Index g = 0; g < wanted; ++g) outputs[g] = to.at(mixed.get(), mixed_rows, image * wanted + g) + row;
             const Head head{encoder.tokens(), encoder.head_size, groups, keys, 2 * keys, outputs};
-            variant.attend(head, piece * image_groups / pieces, (piece + 1) * image_groups / pieces, memory);
+            variant.attend(head, piece * wanted / pieces, (piece + 1) * wanted / pieces, memory);
         });
+    }
+
+    /// The last block, for the first `wanted` groups of every image: nobody asks for the other tokens.
+    void finish_kept(Index count, Index wanted) {
+        const Places kept(count * wanted, threads);
+        attend(count, kept);
+        for (Index g = 0; g < kept.groups; ++g) {    // the queries are done with: there is room for the stream
+            const float* from = places.at(stream, features, g / wanted * image_groups + g % wanted);
+            float* to = kept.at(qkv.get(), features, g);
+            for (Index f = 0; f < features; ++f) std::copy_n(from + f * panel, group, to + f * panel);
+        }
+        stream = qkv.get();
+        places = kept;
+        per_image = wanted;
+        on_panels([&](Index p, float* memory) { finish(encoder.blocks.back(), p, memory); });
     }
 
     void finish(const EncoderBlock& block, Index p, float* memory) {
         const Index groups = places.groups_of(p);
-        float *x = state_of(p), *hidden = memory + features * panel;
+        float *x = stream_of(p), *hidden = memory + features * panel;
         variant.product(block.projection.view(), mixed.get() + p * panel * mixed_rows, x, groups, true, Activation::none);
         variant.normalise(x, memory, encoder.features(), groups, block.epsilon_mlp);
         variant.product(block.up.view(), memory, hidden, groups, false, encoder.activation);
@@ -162,7 +182,7 @@ private:
     void unpack(Index count, float* outputs, Index kept) {
         for_each_block(count * kept, threads, 0, [&](Index i, std::byte*) {
             const Index token = i % kept;
-            const float* from = places.at(state.get(), features, i / kept * image_groups + token / group) + token % group;
+            const float* from = places.at(stream, features, i / kept * per_image + token / group) + token % group;
             for (Index f = 0; f < encoder.features(); ++f) outputs[i * encoder.features() + f] = from[f * panel];
         });
     }

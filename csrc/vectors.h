@@ -97,20 +97,38 @@ inline void activate(Activation f, float* to, Index vectors) {
     if (f == Activation::silu) apply(to, vectors, [](Vector x) { return silu(x); });
 }
 
-/// y = (x - mean) / √(variance + ε) of every token of a panel.
-inline void normalise(const float* x, float* y, Index features, Index groups, float epsilon) {
-    for (Index t = 0; t < groups * group; t += lanes) {
-        Vector sum[4] = {}, squares[4] = {};
-        for (Index f = 0; f < features; ++f) sum[f & 3] += load(x + f * panel + t);
-        const Vector mean = (sum[0] + sum[1] + sum[2] + sum[3]) * (1.0f / features);
-        for (Index f = 0; f < features; ++f) {
-            const Vector d = load(x + f * panel + t) - mean;
-            squares[f & 3] += d * d;
+/// (x - mean) / √(variance + ε) of `vectors` vectors of tokens.
+template <int vectors>
+void normalise_vectors(const float* x, float* y, Index features, float epsilon) {
+    Vector mean[vectors] = {}, scale[vectors] = {};
+    for (Index f = 0; f < features; ++f)
+#pragma GCC unroll 4
+        for (int v = 0; v < vectors; ++v) mean[v] += load(x + f * panel + v * lanes);
+    for (int v = 0; v < vectors; ++v) mean[v] *= 1.0f / features;
+    for (Index f = 0; f < features; ++f)
+#pragma GCC unroll 4
+        for (int v = 0; v < vectors; ++v) {
+            const Vector d = load(x + f * panel + v * lanes) - mean[v];
+            scale[v] += d * d;
         }
-        const Vector variance = (squares[0] + squares[1] + squares[2] + squares[3]) * (1.0f / features);
-        Vector scale;
-        for (Index i = 0; i < lanes; ++i) scale[i] = 1.0f / __builtin_sqrtf(variance[i] + epsilon);
-        for (Index f = 0; f < features; ++f) store(y + f * panel + t, (load(x + f * panel + t) - mean) * scale);
+    for (int v = 0; v < vectors; ++v)
+        for (Index i = 0; i < lanes; ++i) scale[v][i] = 1.0f / __builtin_sqrtf(scale[v][i] * (1.0f / features) + epsilon);
+    for (Index f = 0; f < features; ++f)
+#pragma GCC unroll 4
+        for (int v = 0; v < vectors; ++v)
+            store(y + f * panel + v * lanes, (load(x + f * panel + v * lanes) - mean[v]) * scale[v]);
+}
+
+inline void normalise(const float* x, float* y, Index features, Index groups, float epsilon) {
+    for (Index left = groups * group / lanes; left > 0; left -= 4, x += 4 * lanes, y += 4 * lanes) {
+        if (left >= 4)
+            normalise_vectors<4>(x, y, features, epsilon);
+        else if (left == 3)
+            normalise_vectors<3>(x, y, features, epsilon);
+        else if (left == 2)
+            normalise_vectors<2>(x, y, features, epsilon);
+        else
+            normalise_vectors<1>(x, y, features, epsilon);
     }
 }
 
