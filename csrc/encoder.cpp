@@ -4,8 +4,6 @@
 #include "encoder.h"
 
 #include <algorithm>
-#include <memory>
-#include <new>
 
 #include "parallel.h"
 
@@ -13,19 +11,9 @@ namespace secateur {
 
 namespace {
 
-constexpr std::align_val_t alignment{64};
-constexpr Index chunk_bytes = Index(16) << 20;    // of activations: about half of a last cache
+constexpr Index most_images = 4;    // that pass together: 4 · 13 groups are whole panels, and a part of a last cache
 
 Index divide_up(Index a, Index b) { return (a + b - 1) / b; }
-
-struct Release {
-    void operator()(float* memory) const { ::operator delete(memory, alignment); }
-};
-using Floats = std::unique_ptr<float, Release>;
-
-Floats floats(Index count) {
-    return Floats(static_cast<float*>(::operator new(sizeof(float) * count, alignment)));
-}
 
 /// Groups of tokens in panels that are level, and enough of them for all threads.
 struct Places {
@@ -50,39 +38,51 @@ struct Places {
     }
 };
 
-/// A few images on their way through the blocks.
-class Chunk {
-public:
-    Chunk(const Encoder& encoder, const SparseVariant& variant, Index most, int threads)
-        : encoder(encoder), variant(variant), threads(threads), image_groups(divide_up(encoder.tokens(), group)),
-          places(most * image_groups, threads), features(encoder.patches.view().padded_rows()) {
+/// How large the buffers for a few images are, in numbers.
+struct Sizes {
+    Index groups, features, wide, mixed, tokens, scratch;    // of an image; rows of panels; of all panels; of a thread
+
+    Sizes(const Encoder& encoder, Index images, int threads)
+        : groups(divide_up(encoder.tokens(), group)), features(encoder.patches.view().padded_rows()), wide(features),
+          mixed(encoder.heads * encoder.head_size), tokens(Places(images * groups, threads).panels * panel) {
         Index hidden = encoder.patches.columns;
         for (const EncoderBlock& block : encoder.blocks) {
             wide = std::max(wide, block.qkv.view().padded_rows());
             hidden = std::max(hidden, features + block.up.view().padded_rows());
         }
-        mixed_rows = encoder.heads * encoder.head_size;
-        scratch = sizeof(float) * panel * hidden;
-        const Index tokens = places.panels * panel;
-        state = floats(tokens * features);
-        qkv = floats(tokens * wide);
-        mixed = floats(tokens * mixed_rows);
+        scratch = hidden * panel;
+    }
+    Index bytes() const { return sizeof(float) * tokens * (features + wide + mixed); }
+};
+
+/// A few images on their way through the blocks, in memory of Sizes::bytes.
+class Chunk {
+public:
+    Chunk(const Encoder& encoder, const SparseVariant& variant, Index most, int threads, std::byte* memory)
+        : encoder(encoder), variant(variant), threads(threads), sizes(encoder, most, threads),
+          places(most * sizes.groups, threads), for_panels(sizeof(float) * sizes.scratch, threads) {
+        state = reinterpret_cast<float*>(memory);
+        qkv = state + sizes.tokens * sizes.features;
+        mixed = qkv + sizes.tokens * sizes.wide;
     }
 
     void run(const float* images, Index count, float* outputs, Index kept) {
-        places = Places(count * image_groups, threads);
+        places = Places(count * sizes.groups, threads);
+        stream = state;
+        per_image = sizes.groups;
         const std::size_t blocks = encoder.blocks.size();
         on_panels([&](Index p, float* memory) {
             embed(images, p, memory);
             if (blocks) query(encoder.blocks[0], p, memory);
         });
-        for (std::size_t b = 0; b < blocks; ++b) {
-            attend(count);
+        for (std::size_t b = 0; b + 1 < blocks; ++b) {
+            attend(count, places);
             on_panels([&](Index p, float* memory) {
                 finish(encoder.blocks[b], p, memory);
-                if (b + 1 < blocks) query(encoder.blocks[b + 1], p, memory);
+                query(encoder.blocks[b + 1], p, memory);
             });
         }
+        if (blocks) finish_kept(count, divide_up(kept, group));
         unpack(count, outputs, kept);
     }
 
@@ -90,24 +90,26 @@ private:
     const Encoder& encoder;
     const SparseVariant& variant;
     int threads;
-    Index image_groups;
+    Sizes sizes;
     Places places;
-    Index features, wide = 0, mixed_rows, scratch;
-    Floats state, qkv, mixed;    // panels: the residual stream; queries, keys and values; the heads' outputs
+    Scratch for_panels;
+    float *state, *qkv, *mixed;    // panels: the residual stream; queries, keys and values; the heads' outputs
+    float* stream = nullptr;     // the residual stream now: in the last block of the tokens that are kept alone
+    Index per_image = 0;         // groups of each image in it
 
     template <class Work>
     void on_panels(const Work& work) {
-        for_each_block(places.panels, threads, scratch,
+        for_each_block(places.panels, for_panels,
                        [&](Index p, std::byte* memory) { work(p, reinterpret_cast<float*>(memory)); });
     }
 
-    float* state_of(Index p) { return state.get() + p * panel * features; }
+    float* stream_of(Index p) { return stream + p * panel * sizes.features; }
 
     void embed(const float* images, Index p, float* pixels) {
-        const Index tokens = encoder.tokens(), padded = image_groups * group;
-        float* out = state_of(p);
+        const Index tokens = encoder.tokens(), padded = sizes.groups * group;
+        float* out = stream_of(p);
         std::fill(pixels, pixels + encoder.patches.columns * panel, 0.0f);
-        std::fill(out, out + features * panel, 0.0f);
+        std::fill(out, out + sizes.features * panel, 0.0f);
         for (Index t = 0; t < places.groups_of(p) * group; ++t) {
             const Index number = places.first_group(p) * group + t, token = number % padded;
             if (token >= tokens) continue;
@@ -128,32 +130,47 @@ private:
 
     void query(const EncoderBlock& block, Index p, float* memory) {
         const Index groups = places.groups_of(p);
-        variant.normalise(state_of(p), memory, encoder.features(), groups, block.epsilon_attention);
-        variant.product(block.qkv.view(), memory, qkv.get() + p * panel * wide, groups, false, Activation::none);
+        variant.normalise(stream_of(p), memory, encoder.features(), groups, block.epsilon_attention);
+        variant.product(block.qkv.view(), memory, qkv + p * panel * sizes.wide, groups, false, Activation::none);
     }
 
-    void attend(Index count) {
-        const Index pieces = divide_up(image_groups, 3);    // an image's queries
-        const Index bytes = variant.attention_scratch(encoder.tokens()) + 2 * sizeof(float*) * image_groups;
-        for_each_block(count * encoder.heads * pieces, threads, bytes, [&](Index task, std::byte* memory) {
+    /// The heads' outputs for the first groups of every image, as many as `to` has, at their places there.
+    void attend(Index count, const Places& to) {
+        const Index wanted = to.groups / count, pieces = divide_up(wanted, 3);    // an image's queries
+        const Index bytes = variant.attention_scratch(encoder.tokens());
+        for_each_block(count * encoder.heads * pieces, threads, bytes + 2 * sizeof(float*) * sizes.groups,
+                       [&](Index task, std::byte* memory) {
             const Index piece = task % pieces, h = task / pieces % encoder.heads, image = task / pieces / encoder.heads;
-            auto** groups = reinterpret_cast<float**>(memory + variant.attention_scratch(encoder.tokens()));
-            float** outputs = groups + image_groups;
-            for (Index g = 0; g < image_groups; ++g) {
-                const Index row = h * encoder.head_size * panel;
-                groups[g] = places.at(qkv.get(), wide, image * image_groups + g) + row;
-                outputs[g] = places.at(mixed.get(), mixed_rows, image * image_groups + g) + row;
-            }
-            const Index keys = mixed_rows * panel;
+            auto** groups = reinterpret_cast<float**>(memory + bytes);
+            float** outputs = groups + sizes.groups;
+            const Index row = h * encoder.head_size * panel, keys = sizes.mixed * panel;
+            for (Index g = 0; g < sizes.groups; ++g)
+                groups[g] = places.at(qkv, sizes.wide, image * sizes.groups + g) + row;
+            for (Index g = 0; g < wanted; ++g) outputs[g] = to.at(mixed, sizes.mixed, image * wanted + g) + row;
             const Head head{encoder.tokens(), encoder.head_size, groups, keys, 2 * keys, outputs};
-            variant.attend(head, piece * image_groups / pieces, (piece + 1) * image_groups / pieces, memory);
+            variant.attend(head, piece * wanted / pieces, (piece + 1) * wanted / pieces, memory);
         });
+    }
+
+    /// The last block, for the first `wanted` groups of every image: nobody asks for the other tokens.
+    void finish_kept(Index count, Index wanted) {
+        const Places kept(count * wanted, threads);
+        attend(count, kept);
+        for (Index g = 0; g < kept.groups; ++g) {    // the queries are done with: there is room for the stream
+            const float* from = places.at(stream, sizes.features, g / wanted * sizes.groups + g % wanted);
+            float* to = kept.at(qkv, sizes.features, g);
+            for (Index f = 0; f < sizes.features; ++f) std::copy_n(from + f * panel, group, to + f * panel);
+        }
+        stream = qkv;
+        places = kept;
+        per_image = wanted;
+        on_panels([&](Index p, float* memory) { finish(encoder.blocks.back(), p, memory); });
     }
 
     void finish(const EncoderBlock& block, Index p, float* memory) {
         const Index groups = places.groups_of(p);
-        float *x = state_of(p), *hidden = memory + features * panel;
-        variant.product(block.projection.view(), mixed.get() + p * panel * mixed_rows, x, groups, true, Activation::none);
+        float *x = stream_of(p), *hidden = memory + sizes.features * panel;
+        variant.product(block.projection.view(), mixed + p * panel * sizes.mixed, x, groups, true, Activation::none);
         variant.normalise(x, memory, encoder.features(), groups, block.epsilon_mlp);
         variant.product(block.up.view(), memory, hidden, groups, false, encoder.activation);
         variant.product(block.down.view(), hidden, x, groups, true, Activation::none);
@@ -162,7 +179,7 @@ private:
     void unpack(Index count, float* outputs, Index kept) {
         for_each_block(count * kept, threads, 0, [&](Index i, std::byte*) {
             const Index token = i % kept;
-            const float* from = places.at(state.get(), features, i / kept * image_groups + token / group) + token % group;
+            const float* from = places.at(stream, sizes.features, i / kept * per_image + token / group) + token % group;
             for (Index f = 0; f < encoder.features(); ++f) outputs[i * encoder.features() + f] = from[f * panel];
         });
     }
@@ -195,16 +212,24 @@ std::string check_encoder(const Encoder& e) {
 
 void encode(const Encoder& encoder, const SparseVariant& variant, const float* images, Index count, float* outputs,
             Index kept, int threads) {
-    const Index groups = divide_up(encoder.tokens(), group);
-    const Index bytes = groups * group * sizeof(float) * (2 * encoder.features() + 3 * encoder.heads * encoder.head_size);
-    Index most = std::max<Index>(chunk_bytes / bytes, 1);
-    most = most > 4 ? most / 4 * 4 : most;    // whole panels, whatever the number of groups
-    most = std::min(most, count);
+    const Index pixels = encoder.channels * encoder.height * encoder.width, numbers = kept * encoder.features();
     if (count < 1) return;
-    Chunk chunk(encoder, variant, most, threads);
-    const Index pixels = encoder.channels * encoder.height * encoder.width;
-    for (Index first = 0; first < count; first += most)
-        chunk.run(images + first * pixels, std::min(most, count - first), outputs + first * kept * encoder.features(), kept);
+    const auto run = [&](Chunk& chunk, Index first, Index end) {
+        chunk.run(images + first * pixels, end - first, outputs + first * numbers, kept);
+    };
+    if (count < 2 * threads && count % threads) {    // too few for a thread each: all threads share every image
+        const Index most = std::min(count, most_images);
+        const Scratch memory(Sizes(encoder, most, threads).bytes(), 1);
+        Chunk chunk(encoder, variant, most, threads, memory.of(0));
+        for (Index first = 0; first < count; first += most) run(chunk, first, std::min(first + most, count));
+        return;
+    }
+    // each thread takes images through the whole encoder by itself, and never waits for another
+    const Index chunks = divide_up(divide_up(count, most_images), threads) * threads, most = divide_up(count, chunks);
+    for_each_block(divide_up(count, most), threads, Sizes(encoder, most, 1).bytes(), [&](Index i, std::byte* memory) {
+        Chunk chunk(encoder, variant, most, 1, memory);
+        run(chunk, i * most, std::min((i + 1) * most, count));
+    });
 }
 
 }    // namespace secateur

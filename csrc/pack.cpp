@@ -2,8 +2,11 @@
 #include "pack.h"
 
 #include <algorithm>
+#include <bitset>
 #include <cstddef>
+#include <limits>
 #include <numeric>
+#include <utility>
 
 namespace secateur {
 
@@ -51,9 +54,48 @@ void append_offsets(PackedArrays& packed, const Row& row, std::size_t first) {
     for (std::size_t i = first; i < first + quad; ++i) packed.offsets.push_back(i < row.size() ? row[i].offset : 0);
 }
 
-void append_tile(PackedArrays& packed, std::int32_t row0, std::int32_t row1, const Pair& pair) {
-    const std::size_t singles = std::max(pair.single0.size(), pair.single1.size());
-    packed.tiles.insert(packed.tiles.end(), {row0, row1, static_cast<std::int32_t>(pair.shared0.size() / quad),
+/// Two rows of a block.
+struct Tile {
+    std::int32_t row0, row1;
+    Pair pair;
+
+    std::size_t singles() const { return std::max(pair.single0.size(), pair.single1.size()); }
+    std::pair<std::size_t, std::size_t> length() const { return {pair.shared0.size(), singles()}; }
+};
+
+/// Rows two by two: to each, from the longest on, the row with most columns in common among those about as long.
+std::vector<std::pair<std::int32_t, std::int32_t>> partners(const std::vector<Row>& entries, bool share) {
+    constexpr std::size_t window = 256;    // rows that are looked at
+    std::vector<std::int32_t> left(entries.size());
+    std::iota(left.begin(), left.end(), 0);
+    std::stable_sort(left.begin(), left.end(),
+                     [&](std::int32_t a, std::int32_t b) { return entries[a].size() > entries[b].size(); });
+    std::vector<std::bitset<1024>> columns(entries.size());
+    for (std::size_t r = 0; r < entries.size(); ++r)
+        for (const Entry& entry : entries[r]) columns[r].set(entry.offset / panel);
+    std::vector<std::pair<std::int32_t, std::int32_t>> found;
+    while (!left.empty()) {
+        std::size_t best = 1;
+        std::ptrdiff_t most = std::numeric_limits<std::ptrdiff_t>::min();
+        for (std::size_t i = 1; share && i < std::min(left.size(), window); ++i) {
+            const std::ptrdiff_t common = (columns[left[0]] & columns[left[i]]).count() / quad * quad;
+            const std::ptrdiff_t gain = common - (entries[left[0]].size() - entries[left[i]].size());    // the rest is waste
+            if (gain > most) {
+                most = gain;
+                best = i;
+            }
+        }
+        found.push_back({left[0], left[best]});
+        left.erase(left.begin() + best);
+        left.erase(left.begin());
+    }
+    return found;
+}
+
+void append_tile(PackedArrays& packed, const Tile& tile) {
+    const Pair& pair = tile.pair;
+    const std::size_t singles = tile.singles();
+    packed.tiles.insert(packed.tiles.end(), {tile.row0, tile.row1, static_cast<std::int32_t>(pair.shared0.size() / quad),
                                              static_cast<std::int32_t>(singles)});
     for (std::size_t i = 0; i < pair.shared0.size(); i += quad) {
         append_offsets(packed, pair.shared0, i);
@@ -89,13 +131,11 @@ PackedArrays pack(const float* weight, const float* bias, Index rows, Index colu
             for (Index c = begin; c < end; ++c)
                 if (weight[r * columns + c] != 0.0f)
                     entries[r].push_back({static_cast<std::uint16_t>((c - begin) * panel), weight[r * columns + c]});
-        std::vector<std::int32_t> order(padded);
-        std::iota(order.begin(), order.end(), 0);
-        // rows of equal length one after the other: the processor guesses where they end
-        std::stable_sort(order.begin(), order.end(),
-                         [&](std::int32_t a, std::int32_t b) { return entries[a].size() > entries[b].size(); });
-        for (Index i = 0; i < padded; i += 2)
-            append_tile(packed, order[i], order[i + 1], split(entries[order[i]], entries[order[i + 1]], share));
+        std::vector<Tile> tiles;
+        for (const auto& [a, b] : partners(entries, share)) tiles.push_back({a, b, split(entries[a], entries[b], share)});
+        // tiles of equal length one after the other: the processor guesses where they end
+        std::stable_sort(tiles.begin(), tiles.end(), [](const Tile& a, const Tile& b) { return a.length() > b.length(); });
+        for (const Tile& tile : tiles) append_tile(packed, tile);
     }
     return packed;
 }

@@ -67,6 +67,10 @@ struct SparseVariant {
     void (*transpose)(const float* from, Index from_stride, float* to, Index to_stride, Index rows, Index columns);
     /// A block of a panel: number k of run s starts at runs[s] + offsets[k]; 8 runs.
     void (*gather_runs)(const float* const* runs, const std::int64_t* offsets, Index columns, float* to);
+    /// For measurements: so many rounds of multiply-adds, or of loads from the L1 cache; how many numbers, or vectors.
+    double (*probe_multiply_adds)(Index rounds);
+    double (*probe_loads)(Index rounds);
+    Index lanes;                   // numbers in a vector
 };
 
 }    // namespace secateur

@@ -212,6 +212,17 @@ void bind_encoder(nb::module_& m, const SparseVariant& variant) {
 void bind_sparse(nb::module_& m, const SparseVariant& variant) {
     bind_packed(m, variant);
     bind_encoder(m, variant);
+    const auto multiply_adds = [&variant](Index rounds) {
+        nb::gil_scoped_release release;
+        return variant.probe_multiply_adds(rounds);
+    };
+    const auto loads = [&variant](Index rounds) {
+        nb::gil_scoped_release release;
+        return variant.probe_loads(rounds);
+    };
+    m.def("probe_multiply_adds", multiply_adds, "rounds"_a, "Multiply-adds from registers; how many numbers.");
+    m.def("probe_loads", loads, "rounds"_a, "Loads from the L1 cache; how many vectors.");
+    m.def("lanes", [&variant] { return variant.lanes; }, "Numbers in a vector.");
     m.def("max_pool", max_pool, "planes"_a.noconvert(), "kernel"_a, "stride"_a, "padding"_a, "outputs"_a.noconvert(),
           "threads"_a);
 }

@@ -15,10 +15,11 @@ typedef std::int32_t Integers __attribute__((vector_size(SECATEUR_VECTOR_BYTES))
 
 SECATEUR_INLINE Vector load(const float* from) { return Simd<float>::load(from); }
 SECATEUR_INLINE void store(float* to, Vector v) { Simd<float>::store(to, v); }
+/// Of NaN and another number the second one given: constants come first, so that NaN stays.
 SECATEUR_INLINE Vector larger(Vector a, Vector b) { return a > b ? a : b; }
 SECATEUR_INLINE Vector smaller(Vector a, Vector b) { return a < b ? a : b; }
 SECATEUR_INLINE Vector clamp(Vector v, float least, float most) {
-    return smaller(larger(v, Vector{} + least), Vector{} + most);
+    return smaller(Vector{} + most, larger(Vector{} + least, v));
 }
 
 /// Four weights. With AVX-512 they are one load, and spreading one of them takes no further one.
@@ -64,7 +65,8 @@ SECATEUR_INLINE Vector exp2(Vector x) {
 
 /// x Φ(x): Φ(x) - ½ is x times a polynomial in x² up to |x| = 5, and constant beyond; to 2 · 10⁻⁶.
 SECATEUR_INLINE Vector gelu(Vector x) {
-    const Vector bounded = clamp(x, -5.0f, 5.0f);
+    x = larger(Vector{} - 5.0f, x);    // as good as zero there
+    const Vector bounded = smaller(Vector{} + 5.0f, x);
     const Vector u = bounded * bounded * 0.08f - 1.0f;    // in [-1, 1]
     Vector p = Vector{} + 4.790902e-4f;
     p = p * u - 1.50380714e-3f;
@@ -90,25 +92,43 @@ SECATEUR_INLINE void apply(float* to, Index vectors, const Function& f) {
 }
 
 inline void activate(Activation f, float* to, Index vectors) {
-    if (f == Activation::relu) apply(to, vectors, [](Vector x) { return larger(x, Vector{}); });
+    if (f == Activation::relu) apply(to, vectors, [](Vector x) { return larger(Vector{}, x); });
     if (f == Activation::gelu) apply(to, vectors, [](Vector x) { return gelu(x); });
     if (f == Activation::silu) apply(to, vectors, [](Vector x) { return silu(x); });
 }
 
-/// y = (x - mean) / √(variance + ε) of every token of a panel.
-inline void normalise(const float* x, float* y, Index features, Index groups, float epsilon) {
-    for (Index t = 0; t < groups * group; t += lanes) {
-        Vector sum[4] = {}, squares[4] = {};
-        for (Index f = 0; f < features; ++f) sum[f & 3] += load(x + f * panel + t);
-        const Vector mean = (sum[0] + sum[1] + sum[2] + sum[3]) * (1.0f / features);
-        for (Index f = 0; f < features; ++f) {
-            const Vector d = load(x + f * panel + t) - mean;
-            squares[f & 3] += d * d;
+/// (x - mean) / √(variance + ε) of `vectors` vectors of tokens.
+template <int vectors>
+void normalise_vectors(const float* x, float* y, Index features, float epsilon) {
+    Vector mean[vectors] = {}, scale[vectors] = {};
+    for (Index f = 0; f < features; ++f)
+#pragma GCC unroll 4
+        for (int v = 0; v < vectors; ++v) mean[v] += load(x + f * panel + v * lanes);
+    for (int v = 0; v < vectors; ++v) mean[v] *= 1.0f / features;
+    for (Index f = 0; f < features; ++f)
+#pragma GCC unroll 4
+        for (int v = 0; v < vectors; ++v) {
+            const Vector d = load(x + f * panel + v * lanes) - mean[v];
+            scale[v] += d * d;
         }
-        const Vector variance = (squares[0] + squares[1] + squares[2] + squares[3]) * (1.0f / features);
-        Vector scale;
-        for (Index i = 0; i < lanes; ++i) scale[i] = 1.0f / __builtin_sqrtf(variance[i] + epsilon);
-        for (Index f = 0; f < features; ++f) store(y + f * panel + t, (load(x + f * panel + t) - mean) * scale);
+    for (int v = 0; v < vectors; ++v)
+        for (Index i = 0; i < lanes; ++i) scale[v][i] = 1.0f / __builtin_sqrtf(scale[v][i] * (1.0f / features) + epsilon);
+    for (Index f = 0; f < features; ++f)
+#pragma GCC unroll 4
+        for (int v = 0; v < vectors; ++v)
+            store(y + f * panel + v * lanes, (load(x + f * panel + v * lanes) - mean[v]) * scale[v]);
+}
+
+inline void normalise(const float* x, float* y, Index features, Index groups, float epsilon) {
+    for (Index left = groups * group / lanes; left > 0; left -= 4, x += 4 * lanes, y += 4 * lanes) {
+        if (left >= 4)
+            normalise_vectors<4>(x, y, features, epsilon);
+        else if (left == 3)
+            normalise_vectors<3>(x, y, features, epsilon);
+        else if (left == 2)
+            normalise_vectors<2>(x, y, features, epsilon);
+        else
+            normalise_vectors<1>(x, y, features, epsilon);
     }
 }
 

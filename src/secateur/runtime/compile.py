@@ -48,8 +48,8 @@ def compile_sparse(model: nn.Module, example: Tensor | None = None, measure: boo
     encoder = encoder_of(own)
     if encoder:
         whole = SparseTransformer(*encoder)
-        shape = torch.Size((_BATCH, *whole.image)) if example is None else example.shape
-        return own if measure and not is_faster(whole, own, [shape]) else whole
+        batch = _BATCH if example is None else min(len(example), _BATCH)
+        return own if measure and not is_faster(whole, own, [torch.Size((batch, *whole.image))]) else whole
     if not any(can_be_sparse(module) for module in own.modules()):
         return own
     images = _example(own) if example is None else example.detach()
@@ -109,8 +109,8 @@ def _compile_modules(model: nn.Module, images: Tensor, measure: bool) -> nn.Modu
     shapes = _input_shapes(model, images, 1.0 if measure else DENSEST)
     places = defaultdict(list)  # one layer may stand in several
     for parent in model.modules():
-        for name, layer in parent.named_children():
-            if shapes.get(layer):
+        for name, layer in parent._modules.items():
+            if layer is not None and layer in shapes:
                 places[layer].append((parent, name))
     for layer, found in places.items():
         sparse = sparse_layer(layer)

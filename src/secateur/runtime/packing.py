@@ -20,3 +20,22 @@ def pack(weight: Tensor, bias: Tensor | None) -> Any:
 
 def _float32(values: Tensor) -> Any:
     return values.detach().to("cpu", torch.float32).contiguous().numpy()
+
+
+def unpack(packed: Any) -> Tensor:
+    """The weight (rows, columns) of a packed matrix, read as plainly as its definition: the kernels' truth."""
+    values, offsets = iter(packed.values.reshape(-1, 4).tolist()), iter(packed.offsets.reshape(-1, 4).tolist())
+    weight = torch.zeros(packed.rows + 1, packed.columns)  # one more row: the last tile's own, where rows are odd
+    tiles_of_block = (packed.rows + 1) // 2
+    for number, (first, second, shared, singles) in enumerate(packed.tiles.reshape(-1, 4).tolist()):
+        start = number // tiles_of_block * packed.width
+        for _ in range(shared):
+            columns = [start + offset // PANEL for offset in next(offsets)]
+            weight[first, columns] += torch.tensor(next(values))
+            weight[second, columns] += torch.tensor(next(values))
+        for left in range(singles, 0, -4):
+            columns = [[start + offset // PANEL for offset in next(offsets)][:left] for _ in range(2)]
+            for row, at in zip((first, second), columns, strict=True):
+                for column, value in zip(at, next(values), strict=False):  # a shorter row is filled up with zeros
+                    weight[row, column] += value
+    return weight[: packed.rows]
