@@ -48,7 +48,7 @@ bench-runtime: $(READY)
 ## fuzz: spoiled compiled models against the kernels under sanitizers; FUZZ_SECONDS of it
 fuzz: $(READY)
 	$(BIN)/python -c "import nanobind" && test -e $(BIN)/cmake || $(BIN)/pip install -q nanobind cmake
-	$(BIN)/cmake -S . -B build/fuzz -DCMAKE_BUILD_TYPE=Debug -DCMAKE_CXX_FLAGS="-O1 -fsanitize=address,undefined -fno-sanitize-recover=all" -DPython_EXECUTABLE=$(CURDIR)/$(BIN)/python -Dnanobind_DIR=$$($(BIN)/python -m nanobind --cmake_dir)
+	$(BIN)/cmake -S . -B build/fuzz -DCMAKE_BUILD_TYPE=Debug -DSECATEUR_BF16=OFF -DCMAKE_CXX_FLAGS="-O1 -fsanitize=address,undefined -fno-sanitize-recover=all" -DPython_EXECUTABLE=$(CURDIR)/$(BIN)/python -Dnanobind_DIR=$$($(BIN)/python -m nanobind --cmake_dir)
 	$(BIN)/cmake --build build/fuzz
 	LD_PRELOAD="$$($(CXX) -print-file-name=libasan.so) $$($(CXX) -print-file-name=libstdc++.so)" ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1 $(BIN)/python tests/fuzz.py --seconds $(FUZZ_SECONDS) --core $$(ls build/fuzz/_core*.so)
 

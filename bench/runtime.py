@@ -9,6 +9,7 @@ from the file, so that --only adds to what was measured before.
 """
 
 import argparse
+import itertools
 import json
 import math
 import os
@@ -17,6 +18,7 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
+import sparse_product
 from rich.console import Console as Printer
 from rich.table import Table
 from timing import ratio
@@ -43,6 +45,7 @@ RUNS = {
     "deit-tiny": Run("deit_tiny_patch16_224", (0.5, 0.75, 0.9), (64, 1)),
     "resnet50": Run("resnet50", (0.9,), (16,)),
 }
+OTHERS = ("product", "spinning")  # the sparse product against its bounds; what threads that spin take from others
 
 
 def main() -> None:
@@ -51,9 +54,12 @@ def main() -> None:
     plan = Plan(options.threads or os.cpu_count() or 1, options.rounds)
     found = json.loads(RESULTS.read_text()) if RESULTS.is_file() else {"runs": {}}
     with Console() as console:
-        for name in options.only or [*RUNS, "spinning"]:
+        for name in options.only or [*RUNS, *OTHERS]:
             machine = describe_machine(plan.threads)
-            if name == "spinning":
+            if name == "product":
+                shapes = itertools.product(sparse_product.SHAPES, sparse_product.DENSITIES)
+                measured = {"rows": [sparse_product.measure(*shape, density) for shape, density in shapes]}
+            elif name == "spinning":
                 measured = {"rows": spinning(runtimes, plan, console)}
             else:
                 run = RUNS[name]
@@ -78,7 +84,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument(
         "--deepsparse", default=os.environ.get("DEEPSPARSE"), help="Python of an environment that has it"
     )
-    parser.add_argument("--only", nargs="+", choices=[*RUNS, "spinning"], help="default: all")
+    parser.add_argument("--only", nargs="+", choices=[*RUNS, *OTHERS], help="default: all")
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--threads", type=int, help="default: all cores")
     return parser.parse_args()
@@ -113,6 +119,11 @@ def show(runs: dict) -> None:
             f"{row['images_per_second']:.1f}", f"{row['p50_ms']:.1f}", f"{row['p95_ms']:.1f}", f"{row['speedup']:.2f}",
         )  # fmt: skip
     printer.print(table)
+    for row in runs.get("product", {}).get("rows", ()):
+        printer.print(
+            f"sparse product {row['rows']} × {row['columns']}, {row['zeros']:.0%} zeros, one thread:"
+            f" {max(row['of_multiply_adds'], row['of_loads']):.0%} of what its {row['bound_by']} allow"
+        )
     for row in runs.get("spinning", {}).get("rows", ()):
         printer.print(
             f"{row['runtime']}: time with spinning threads {row['spinning over sleeping']:.2f} of that without"

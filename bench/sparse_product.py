@@ -56,7 +56,9 @@ def measure(rows: int, columns: int, density: float) -> dict:
         start = time.perf_counter()
         packed.multiply_panels(x, y, 4, False, "none")
         times.append(time.perf_counter() - start)
-    fractions = {name: statistics.median(b / t for b, t in zip(bound, times, strict=True)) for name, bound in bounds.items()}
+    fractions = {
+        name: statistics.median(b / t for b, t in zip(bound, times, strict=True)) for name, bound in bounds.items()
+    }
     return {
         "rows": rows,
         "columns": columns,

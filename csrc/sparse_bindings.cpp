@@ -191,7 +191,7 @@ void bind_encoder(nb::module_& m, const SparseVariant& variant) {
         const Index count = images.shape(0), kept = outputs.shape(1);
         require(Index(images.shape(1)) == encoder.channels && Index(images.shape(2)) == encoder.height);
         require(Index(images.shape(3)) == encoder.width && Index(outputs.shape(0)) == count);
-        require(kept <= encoder.tokens() && Index(outputs.shape(2)) == encoder.features() && threads > 0);
+        require(kept >= 1 && kept <= encoder.tokens() && Index(outputs.shape(2)) == encoder.features() && threads > 0);
         nb::gil_scoped_release release;
         encode(encoder, variant, images.data(), count, outputs.data(), kept, threads);
     };

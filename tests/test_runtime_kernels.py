@@ -16,7 +16,16 @@ from secateur.runtime.packing import PANEL, pack, unpack
 
 pytestmark = pytest.mark.skipif(not native.available(), reason=f"no compiled kernels: {native.describe()['reason']}")
 
-SHAPES = [(1, 1), (2, 1), (1, 130), (3, 5), (7, 128), (8, 129), (33, 300), (64, 384)]  # rows, columns; blocks are of 128
+SHAPES = [
+    (1, 1),
+    (2, 1),
+    (1, 130),
+    (3, 5),
+    (7, 128),
+    (8, 129),
+    (33, 300),
+    (64, 384),
+]  # rows, columns; blocks are of 128
 DENSITIES = [0.0, 0.02, 0.1, 0.5, 1.0]
 ACTIVATIONS = {"none": lambda x: x, "relu": F.relu, "gelu": F.gelu, "silu": F.silu}
 

@@ -29,7 +29,9 @@ def load(name: str, request: dict, images: np.ndarray) -> tuple[Callable[[], np.
 
 
 def _compiled_by_torch(model: nn.Module, images: torch.Tensor) -> Callable:
-    torch._inductor.config.freezing = True  # weights are packed for the product, as the other runtimes do
+    from torch._inductor import config
+
+    config.freezing = True  # weights are packed for the product, as the other runtimes do
     return torch.compile(model, dynamic=False)
 
 
