@@ -292,6 +292,7 @@ RESHAPED = {
         "blocks.0.qkv: there are entries too many",
     ),
     "tiles that are missing": ("blocks.0.qkv.tiles", lambda a: a[:-4], "qkv: the tiles do not fit rows and columns"),
+    "a norm with a bias alone": ("head.norm.weight", None, "head.norm has a bias and no weight"),
     "a norm of another size": ("head.norm.bias", lambda a: a[:-1], "head.norm does not fit the features"),
     "a classifier of another size": ("head.classifiers.0.bias", lambda a: a[:-1], "classifiers.0 does not fit"),
     "an array too many": ("more", lambda a: np.zeros(1, np.float32), "array more belongs to nothing"),

@@ -153,6 +153,7 @@ def _module(name: str, given: Any, arrays: Mapping[str, np.ndarray], features: i
         epsilon = given.get("epsilon")
         _require(type(epsilon) is float and 0 < epsilon < 1, f"head.{name}.epsilon is no number between 0 and 1")
         weight = _array(arrays, weight_name, used, 1) if weight_name in arrays else None
+        _require(weight is not None or bias is None, f"head.{name} has a bias and no weight")
         _require(
             all(a is None or a.shape == (features,) for a in (weight, bias)), f"head.{name} does not fit the features"
         )
