@@ -95,8 +95,9 @@ def test_batch_normalisation_additions_and_activations_join_the_convolutions():
     assert "add" not in fast.code
 
 
-def test_a_measured_model_is_the_model():
+def test_a_measured_model_is_the_model_and_takes_many_images_in_parts(monkeypatch):
     model = pruned("resnet26", LAYERWISE["resnet26"])
+    monkeypatch.setattr("secateur.runtime.compile._PART", 4 * 3 * 64 * 64)
     images = torch.randn(10, 3, 64, 64)
     with torch.no_grad():
         assert relative_difference(secateur.compile_sparse(model, images)(images), model(images)) < 1e-5
