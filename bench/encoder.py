@@ -87,7 +87,9 @@ def main() -> None:
             row = compare(name, batch, options.rounds, options.dense)
             found.append(row)
             for rival, speed in row["images_per_second"].items():
-                ratios = ", ".join(f"{r[rival]:.2f}× {a.removeprefix('against ')}" for a, r in row.items() if a[:3] == "aga")
+                ratios = ", ".join(
+                    f"{r[rival]:.2f}× {a.removeprefix('against ')}" for a, r in row.items() if a[:3] == "aga"
+                )
                 print(f"{name}, batch {batch}, {rival}: {speed:.1f} images/s; {ratios}", flush=True)
             if options.out:
                 options.out.write_text(json.dumps({"machine": machine(), "runs": found}, indent=1) + "\n")

@@ -133,6 +133,35 @@ def test_layers_with_hooks_or_of_other_kinds_stay_as_they_are():
         assert type(fast[0]) is type(layer)
 
 
+def test_a_model_that_asks_a_layer_for_its_weight_stays_as_it_is():
+    class Tied(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.Linear(8, 8)
+            self.layer.weight.data[:6] = 0
+
+        def forward(self, x):
+            return nn.functional.linear(self.layer(x), self.layer.weight)
+
+    model, x = Tied(), torch.randn(2, 8)
+    fast = secateur.compile_sparse(model, x, measure=False)
+    assert type(fast.layer) is nn.Linear and torch.equal(fast(x), model(x))
+
+
+def test_a_model_of_several_outputs_stays_as_it_is():
+    class Pair(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.Linear(8, 8)
+            self.layer.weight.data[:6] = 0
+
+        def forward(self, x):
+            return x, self.layer(x)
+
+    fast = secateur.compile_sparse(Pair(), torch.randn(2, 8), measure=False)
+    assert type(fast.layer) is nn.Linear
+
+
 def test_without_kernels_the_model_is_a_copy(monkeypatch):
     monkeypatch.setattr(native, "available", lambda: False)
     model = pruned(*WHOLE["class token"])

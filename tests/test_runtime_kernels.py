@@ -16,7 +16,16 @@ from secateur.runtime.packing import PANEL, pack, unpack
 
 pytestmark = pytest.mark.skipif(not native.available(), reason=f"no compiled kernels: {native.describe()['reason']}")
 
-SHAPES = [(1, 1), (2, 1), (1, 130), (3, 5), (7, 128), (8, 129), (33, 300), (64, 384)]  # rows, columns; blocks are of 128
+SHAPES = [
+    (1, 1),
+    (2, 1),
+    (1, 130),
+    (3, 5),
+    (7, 128),
+    (8, 129),
+    (33, 300),
+    (64, 384),
+]  # rows, columns; blocks are of 128
 DENSITIES = [0.0, 0.02, 0.1, 0.5, 1.0]
 ACTIVATIONS = {"none": lambda x: x, "relu": F.relu, "gelu": F.gelu, "silu": F.silu}
 
@@ -125,7 +134,7 @@ def test_native_pooling_is_the_layer(arguments):
     layer = nn.MaxPool2d(*arguments)
     x = torch.randn(2, 3, 11, 14)
     x[0, 0, 3, 3] = torch.nan
-    assert torch.equal(NativeMaxPool2d(layer)(x).nan_to_num(9.0), layer(x).nan_to_num(9.0))
+    assert torch.equal(NativeMaxPool2d(*arguments)(x).nan_to_num(9.0), layer(x).nan_to_num(9.0))
 
 
 def test_channels_last_and_strided_inputs_are_taken():
