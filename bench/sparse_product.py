@@ -2,9 +2,9 @@
 
     python bench/sparse_product.py [--out bench/results/sparse_product.json]
 
-Two bounds: the multiply-adds of the entries at the rate of multiply-adds from registers, and the loads they need at the
-rate of loads from the L1 cache. Loads are counted from the packed matrix: offsets and weights by fours, the panel once for
-each entry or shared column, the sums of a row once for each block of columns.
+Two bounds: the multiply-adds of the entries at the rate of multiply-adds from registers, and the loads they need at
+the rate of loads from the L1 cache. Loads are counted from the packed matrix: offsets and weights by fours, the panel
+once for each entry or shared column, the sums of a row once for each block of columns.
 """
 
 import argparse
@@ -78,10 +78,9 @@ def main() -> None:
     rows = [measure(*shape, density) for shape, density in itertools.product(SHAPES, DENSITIES)]
     print("rows × columns, zeros: GFLOP/s (dense equivalent), of the multiply-adds' bound, of the loads' bound")
     for r in rows:
-        print(
-            f"{r['rows']:5} × {r['columns']:4}, {r['zeros']:4.0%}: {r['gflops']:4.0f} ({r['dense_equivalent_gflops']:5.0f}), "
-            f"{r['of_multiply_adds']:4.0%}, {r['of_loads']:4.0%}; bound by {r['bound_by']}"
-        )
+        speed = f"{r['gflops']:4.0f} ({r['dense_equivalent_gflops']:5.0f})"
+        bounds = f"{r['of_multiply_adds']:4.0%}, {r['of_loads']:4.0%}; bound by {r['bound_by']}"
+        print(f"{r['rows']:5} × {r['columns']:4}, {r['zeros']:4.0%}: {speed}, {bounds}")
     if options.out:
         options.out.write_text(json.dumps({"machine": machine() | {"threads": 1}, "products": rows}, indent=1) + "\n")
 

@@ -95,8 +95,9 @@ def test_batch_normalisation_additions_and_activations_join_the_convolutions():
     assert "add" not in fast.code
 
 
-def test_a_measured_model_is_the_model():
+def test_a_measured_model_is_the_model_and_takes_many_images_in_parts(monkeypatch):
     model = pruned("resnet26", LAYERWISE["resnet26"])
+    monkeypatch.setattr("secateur.runtime.compile._PART", 4 * 3 * 64 * 64)
     images = torch.randn(10, 3, 64, 64)
     with torch.no_grad():
         assert relative_difference(secateur.compile_sparse(model, images)(images), model(images)) < 1e-5
@@ -130,6 +131,35 @@ def test_layers_with_hooks_or_of_other_kinds_stay_as_they_are():
     for layer, shape in zip(layers, [(2, 8), (2, 8), (2, 8, 3), (2, 8, 3, 3)], strict=True):
         fast = secateur.compile_sparse(nn.Sequential(layer), torch.randn(shape), measure=False)
         assert type(fast[0]) is type(layer)
+
+
+def test_a_model_that_asks_a_layer_for_its_weight_stays_as_it_is():
+    class Tied(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.Linear(8, 8)
+            self.layer.weight.data[:6] = 0
+
+        def forward(self, x):
+            return nn.functional.linear(self.layer(x), self.layer.weight)
+
+    model, x = Tied(), torch.randn(2, 8)
+    fast = secateur.compile_sparse(model, x, measure=False)
+    assert type(fast.layer) is nn.Linear and torch.equal(fast(x), model(x))
+
+
+def test_a_model_of_several_outputs_stays_as_it_is():
+    class Pair(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.Linear(8, 8)
+            self.layer.weight.data[:6] = 0
+
+        def forward(self, x):
+            return x, self.layer(x)
+
+    fast = secateur.compile_sparse(Pair(), torch.randn(2, 8), measure=False)
+    assert type(fast.layer) is nn.Linear
 
 
 def test_without_kernels_the_model_is_a_copy(monkeypatch):

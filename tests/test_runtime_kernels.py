@@ -134,7 +134,7 @@ def test_native_pooling_is_the_layer(arguments):
     layer = nn.MaxPool2d(*arguments)
     x = torch.randn(2, 3, 11, 14)
     x[0, 0, 3, 3] = torch.nan
-    assert torch.equal(NativeMaxPool2d(layer)(x).nan_to_num(9.0), layer(x).nan_to_num(9.0))
+    assert torch.equal(NativeMaxPool2d(*arguments)(x).nan_to_num(9.0), layer(x).nan_to_num(9.0))
 
 
 def test_channels_last_and_strided_inputs_are_taken():

@@ -3,6 +3,7 @@
 import statistics
 import time
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -21,10 +22,10 @@ def can_be_sparse(layer: nn.Module, densest: float = DENSEST) -> bool:
         known = type(layer) is nn.Linear
     if not known:
         return False
-    weight = layer.weight
+    weight: Any = layer.weight
     plain = weight.dtype == torch.float32 and weight.device.type == "cpu" and not weight.is_meta
     unhooked = not layer._forward_hooks and not layer._forward_pre_hooks
-    return plain and unhooked and weight.count_nonzero() <= densest * weight.numel()
+    return plain and unhooked and int(weight.count_nonzero()) <= densest * weight.numel()
 
 
 def can_pool(layer: nn.Module) -> bool:
@@ -36,7 +37,7 @@ def can_pool(layer: nn.Module) -> bool:
 
 def sparse_layer(layer: nn.Module, activation: str = "none") -> nn.Module:
     if isinstance(layer, nn.MaxPool2d):
-        return NativeMaxPool2d(layer)
+        return NativeMaxPool2d(*map(int, (layer.kernel_size, layer.stride, layer.padding)))  # type: ignore[arg-type]
     if isinstance(layer, nn.Conv2d):
         return SparseConv2d(layer, activation)
     assert isinstance(layer, nn.Linear)

@@ -41,8 +41,10 @@ def folded(model: nn.Module) -> fx.GraphModule | None:
         traced = fx.GraphModule(model, _Tracer().trace(model))
     except Exception:  # whatever a model's own code raises when it meets a stand-in for a tensor
         return None
+    node: Any
     for node in list(traced.graph.nodes):
-        norm, before = module_of(traced, node), node.args[0] if node.args else None
+        before: Any = node.args[0] if node.args else None
+        norm: Any = module_of(traced, node)
         convolution = module_of(traced, before)
         if _folds(norm) and type(convolution) is nn.Conv2d and _only_reader(before) is node:
             _put(traced, before, f"folded_{before.name}", fuse_conv_bn_eval(convolution, norm))
@@ -103,10 +105,10 @@ def module_of(traced: fx.GraphModule, node: Any) -> nn.Module | None:
     return traced.get_submodule(str(node.target)) if is_call else None
 
 
-def _folds(norm: nn.Module | None) -> bool:
+def _folds(norm: Any) -> bool:
     """Whether a module is nothing but batch normalisation by stored statistics, and an activation."""
     plain = isinstance(getattr(norm, "drop", nn.Identity()), nn.Identity)
-    return type(norm) in (nn.BatchNorm2d, BatchNormAct2d) and norm.running_mean is not None and plain  # type: ignore
+    return type(norm) in (nn.BatchNorm2d, BatchNormAct2d) and norm.running_mean is not None and plain
 
 
 def _put(traced: fx.GraphModule, node: fx.Node, name: str, module: nn.Module) -> None:

@@ -72,9 +72,9 @@ class SparseConv2d(nn.Module):
 class NativeMaxPool2d(nn.Module):
     """nn.MaxPool2d over squares."""
 
-    def __init__(self, layer: nn.MaxPool2d):
+    def __init__(self, kernel: int, stride: int, padding: int):
         super().__init__()
-        self.kernel, self.stride, self.padding = layer.kernel_size, layer.stride, layer.padding
+        self.kernel, self.stride, self.padding = kernel, stride, padding
 
     @torch.no_grad()
     def forward(self, x: Tensor) -> Tensor:

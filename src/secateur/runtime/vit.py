@@ -150,7 +150,10 @@ def _fits_block(block: Any) -> bool:
     return (
         all(isinstance(module, nn.Identity) for module in identities)
         and all(type(module) is nn.Linear for module in linears)
-        and all(type(norm) in _NORMS and len(norm.normalized_shape) == 1 for norm in (block.norm1, block.norm2))
+        and all(
+            type(norm) in _NORMS and norm.normalized_shape == attention.qkv.weight.shape[1:]
+            for norm in (block.norm1, block.norm2)
+        )
         and all(isinstance(scale, nn.Identity | LayerScale) for scale in (block.ls1, block.ls2))
         and getattr(attention, "gate", None) is None
         and attention.head_dim % 8 == 0
