@@ -10,8 +10,12 @@ has DeepSparse. With images, the accuracy of each model is measured too. --out t
 speed.svg.
 """
 
+import os
+import shlex
+import sys
 import time
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -83,8 +87,6 @@ def _candidates(options: Options) -> "list[list[Candidate]]":
 
 def _results(options: Options, groups, runtimes, left_out: dict, console: Console) -> dict:
     """The whole document; the machine is described before it is put to work."""
-    import os
-
     from .. import __version__
     from ..benchmark import Plan, compare_runtimes, describe_machine
 
@@ -106,11 +108,6 @@ def _results(options: Options, groups, runtimes, left_out: dict, console: Consol
 
 
 def _document(options: Options, plan, machine: dict, rows: list, found: dict, left_out: dict, seconds: float) -> dict:
-    import shlex
-    import sys
-    from dataclasses import asdict
-    from datetime import datetime, timezone
-
     return {
         "format": 1,
         "command": shlex.join(["secateur", *sys.argv[1:]]),
