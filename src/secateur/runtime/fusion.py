@@ -46,7 +46,7 @@ def folded(model: nn.Module) -> fx.GraphModule | None:
         before: Any = node.args[0] if node.args else None
         norm: Any = module_of(traced, node)
         convolution = module_of(traced, before)
-        if _folds(norm) and type(convolution) is nn.Conv2d and _only_reader(before) is node:
+        if _folds(norm) and type(convolution) is nn.Conv2d and _only_reader(before) == node:
             _put(traced, before, f"folded_{before.name}", fuse_conv_bn_eval(convolution, norm))
             _put(traced, node, f"after_{node.name}", getattr(norm, "act", nn.Identity()))
     for node in list(traced.graph.nodes):
