@@ -7,8 +7,9 @@ READY := $(VENV)/.ready
 DEMO ?= runs/demo
 IMAGES ?= 1000
 REAL ?= mobilenetv2_100
+FUZZ_SECONDS ?= 300
 
-.PHONY: demo demo-all test test-all check bench bench-full bench-real format clean help
+.PHONY: demo demo-all test test-all check bench bench-full bench-real bench-runtime fuzz format clean help
 
 ## demo: compare the methods on the bundled model; under two minutes, writes runs/demo/report.html
 demo: $(READY)
@@ -45,6 +46,17 @@ bench-full: $(READY)
 bench-real: $(READY)
 	$(BIN)/python bench/real_images.py --model $(WEIGHTS)/$(REAL) --images $(DATA) --out bench/results/real-$(REAL).json
 	$(BIN)/python bench/real_tables.py bench/results/real-$(REAL).json
+
+## bench-runtime: the sparse runtime against others, in turns; an hour, on a machine that does nothing else
+bench-runtime: $(READY)
+	$(BIN)/python bench/runtime.py $(if $(DEEPSPARSE),--deepsparse $(DEEPSPARSE))
+
+## fuzz: spoiled compiled models against the kernels under sanitizers; FUZZ_SECONDS of it
+fuzz: $(READY)
+	$(BIN)/python -c "import nanobind" && test -e $(BIN)/cmake || $(BIN)/pip install -q nanobind cmake
+	$(BIN)/cmake -S . -B build/fuzz -DCMAKE_BUILD_TYPE=Debug -DSECATEUR_BF16=OFF -DCMAKE_CXX_FLAGS="-O1 -fsanitize=address,undefined -fno-sanitize-recover=all" -DPython_EXECUTABLE=$(CURDIR)/$(BIN)/python -Dnanobind_DIR=$$($(BIN)/python -m nanobind --cmake_dir)
+	$(BIN)/cmake --build build/fuzz
+	LD_PRELOAD="$$($(CXX) -print-file-name=libasan.so) $$($(CXX) -print-file-name=libstdc++.so)" ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1 $(BIN)/python tests/fuzz.py --seconds $(FUZZ_SECONDS) --core $$(ls build/fuzz/_core*.so)
 
 ## format: puts right what a tool can put right
 format: $(READY)

@@ -6,6 +6,7 @@
 
 #include "dispatch.h"
 #include "parallel.h"
+#include "sparse_bindings.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -129,6 +130,7 @@ NB_MODULE(_core, m) {
         "The instruction sets this machine supports, slowest first; SECATEUR_ISA chooses one.");
     bind<float>(m);
     bind<double>(m);
+    bind_sparse(m, *chosen.sparse);
     bind_accumulate<float, float>(m, &Variant::accumulate_float32);
     bind_accumulate<Bf16, std::int16_t>(m, &Variant::accumulate_bfloat16);
 }

@@ -8,13 +8,16 @@ namespace secateur {
 
 namespace portable {
 extern const Variant variant;
+extern const SparseVariant sparse_variant;
 }
 #ifdef SECATEUR_X86
 namespace avx2 {
 extern const Variant variant;
+extern const SparseVariant sparse_variant;
 }
 namespace avx512 {
 extern const Variant variant;
+extern const SparseVariant sparse_variant;
 }
 #endif
 #ifdef SECATEUR_BF16
@@ -24,16 +27,16 @@ extern const Variant variant;
 #endif
 
 std::vector<Choice> supported_variants() {
-    std::vector<Choice> choices = {{"portable", &portable::variant}};
+    std::vector<Choice> choices = {{"portable", &portable::variant, &portable::sparse_variant}};
 #ifdef SECATEUR_X86
     __builtin_cpu_init();
-    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) choices.push_back({"avx2", &avx2::variant});
+    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) choices.push_back({"avx2", &avx2::variant, &avx2::sparse_variant});
     const bool wide = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") &&
                       __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512bw");
-    if (wide) choices.push_back({"avx512", &avx512::variant});
+    if (wide) choices.push_back({"avx512", &avx512::variant, &avx512::sparse_variant});
 #endif
 #ifdef SECATEUR_BF16
-    if (wide && __builtin_cpu_supports("avx512bf16")) choices.push_back({"avx512bf16", &avx512bf16::variant});
+    if (wide && __builtin_cpu_supports("avx512bf16")) choices.push_back({"avx512bf16", &avx512bf16::variant, &avx512::sparse_variant});
 #endif
     return choices;
 }

@@ -3,13 +3,14 @@
 #include <string>
 #include <vector>
 
-#include "kernels.h"
+#include "sparse.h"
 
 namespace secateur {
 
 struct Choice {
     std::string name;
     const Variant* variant;
+    const SparseVariant* sparse;
 };
 
 /// Supported variants, slowest first; "portable" is always one of them.

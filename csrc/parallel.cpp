@@ -8,11 +8,8 @@
 
 #include <algorithm>
 #include <atomic>
-#include <memory>
-#include <new>
 #include <system_error>
 #include <thread>
-#include <vector>
 
 #ifndef _WIN32
 #include <dlfcn.h>
@@ -21,12 +18,6 @@
 namespace secateur {
 
 namespace {
-
-constexpr std::align_val_t alignment{64};
-
-struct Release {
-    void operator()(std::byte* memory) const { ::operator delete(memory, alignment); }
-};
 
 /// The entry point that GCC's and LLVM's OpenMP runtimes share: work(data) on so many threads, this one included.
 using ParallelRegion = void (*)(void (*work)(void*), void* data, unsigned threads, unsigned flags);
@@ -59,24 +50,37 @@ void on_threads(const std::function<void()>& work, Index workers) {
            const_cast<std::function<void()>*>(&work), static_cast<unsigned>(workers), 0);
 }
 
+/// Small blocks come in handfuls: enough to hide the counter, few enough to keep the threads level.
+Index handful_of(Index blocks, Index threads) {
+    return std::clamp<Index>(blocks / (16 * std::max<Index>(threads, 1)), 1, 64);
+}
+
+Index workers_for(Index blocks, Index threads) {
+    return std::clamp<Index>(threads, 1, std::max<Index>(1, blocks / handful_of(blocks, threads)));
+}
+
 }    // namespace
 
-void for_each_block(Index blocks, int threads, Index scratch_bytes,
-                    const std::function<void(Index block, std::byte* scratch)>& work) {
-    // small blocks come in handfuls: enough to hide the counter, few enough to keep the threads level
-    const Index handful = std::clamp<Index>(blocks / (16 * std::max(threads, 1)), 1, 64);
-    const Index workers = std::clamp<Index>(threads, 1, std::max<Index>(1, blocks / handful));
-    std::vector<std::unique_ptr<std::byte, Release>> scratch;    // all of it before the first thread starts
-    for (Index i = 0; i < workers; ++i)
-        scratch.emplace_back(static_cast<std::byte*>(::operator new(scratch_bytes, alignment)));
+Scratch::Scratch(Index bytes, Index threads) {
+    for (Index i = 0; i < threads; ++i)
+        memory.emplace_back(static_cast<std::byte*>(::operator new(bytes, std::align_val_t{64})));
+}
 
+void for_each_block(Index blocks, const Scratch& scratch,
+                    const std::function<void(Index block, std::byte* scratch)>& work) {
+    const Index handful = handful_of(blocks, scratch.threads());
     std::atomic<Index> next{0}, arrived{0};
     const auto run = [&] {
-        std::byte* memory = scratch[arrived.fetch_add(1)].get();
+        std::byte* memory = scratch.of(arrived.fetch_add(1));
         for (Index first; (first = next.fetch_add(handful)) < blocks;)
             for (Index block = first; block < std::min(first + handful, blocks); ++block) work(block, memory);
     };
-    on_threads(run, workers);
+    on_threads(run, workers_for(blocks, scratch.threads()));
+}
+
+void for_each_block(Index blocks, int threads, Index scratch_bytes,
+                    const std::function<void(Index block, std::byte* scratch)>& work) {
+    for_each_block(blocks, Scratch(scratch_bytes, workers_for(blocks, threads)), work);
 }
 
 }    // namespace secateur

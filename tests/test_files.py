@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from secateur.errors import InputError
-from secateur.files import check_output, new_folder, write_atomically
+from secateur.files import check_file, check_output, new_folder, write_atomically
 from secateur.strict_json import json_bytes, read_json
 
 
@@ -212,3 +212,20 @@ def test_missing_and_enormous_json_are_input_errors(tmp_path, monkeypatch):
     (tmp_path / "a.json").write_text('{"a": 1}')
     with pytest.raises(InputError, match="larger than 3 bytes"):
         read_json(tmp_path / "a.json")
+
+
+def test_whether_a_file_can_be_written_is_known_before_the_work(tmp_path, monkeypatch):
+    (tmp_path / "there").write_bytes(b"mine")
+    assert check_file(tmp_path / "new") == tmp_path / "new"
+    assert check_file(tmp_path / "there", overwrite=True) == tmp_path / "there"
+    for path, words in (
+        (tmp_path, "is a folder; name a file in it"),
+        (tmp_path / "there", "exists already; name another one or pass --overwrite"),
+        (tmp_path / "none" / "new", "there is no folder .*none; make it first"),
+        (tmp_path / ("x" * 300), "cannot be written: File name too long"),
+    ):
+        with pytest.raises(InputError, match=words):
+            check_file(path)
+    monkeypatch.setattr(os, "access", lambda *words: False)
+    with pytest.raises(InputError, match="no permission to write in"):
+        check_file(tmp_path / "new")

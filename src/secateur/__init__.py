@@ -17,14 +17,17 @@ if TYPE_CHECKING:
     from .certificate import inspect
     from .checkpoint import load, save
     from .comparison import compare, contender
+    from .compiled import load_compiled, save_compiled
     from .data import DataSource, calibration_batches, evaluation_batches
     from .errors import InputError, NumericsError
     from .evaluation import evaluate
+    from .export import export_dense, export_onnx, export_sparse, load_sparse
     from .families import family_of
     from .layers import select_layers
     from .models import load_model
     from .prune import PruneResult, prune_
     from .resources import Resources
+    from .runtime import compile_sparse
     from .settings import solver_for
     from .solvers import CAP, MFAC, OBD, FastCAP, GrW, Magnitude, WoodFisher
     from .training import MaskKeeper
@@ -55,10 +58,18 @@ _PLACES = {
     "Magnitude": "solvers",
     # training
     "MaskKeeper": "training",
+    # speed
+    "compile_sparse": "runtime",
+    "save_compiled": "compiled",
+    "load_compiled": "compiled",
     # files
     "save": "checkpoint",
     "load": "checkpoint",
     "inspect": "certificate",
+    "export_onnx": "export",
+    "export_dense": "export",
+    "export_sparse": "export",
+    "load_sparse": "export",
     # failures
     "InputError": "errors",
     "NumericsError": "errors",

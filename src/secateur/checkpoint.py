@@ -77,7 +77,7 @@ def save(
     run = {**getattr(masks, "manifest", dict)(), **(manifest or {})}
     kept: Masks = masks if isinstance(masks, Mapping) else masks.masks
     kept = {name: mask.detach().cpu() for name, mask in kept.items()}
-    state = separate_state(model)
+    state = state_of(model)
     patterns, left_out = getattr(masks, "patterns", {}), getattr(masks, "left_out", {})
     layers = [_layer(n, mask, state) | _pattern(n, mask, patterns, left_out) for n, mask in kept.items()]
     json_bytes(run)  # refuses what JSON cannot say before anything is written
@@ -194,7 +194,7 @@ def _pattern(name: str, mask: torch.Tensor, patterns: Mapping[str, NM], left_out
     return found | ({"left_out": left_out[name]} if name in left_out else {})
 
 
-def separate_state(model: nn.Module) -> dict[str, torch.Tensor]:
+def state_of(model: nn.Module) -> dict[str, torch.Tensor]:
     """The state dict on the CPU; safetensors has no shared memory, so a tied weight is written under each name."""
     state, seen = {}, set()
     for name, tensor in model.state_dict().items():

@@ -16,7 +16,7 @@ from typing import BinaryIO
 from .errors import InputError
 from .units import readable
 
-MARKERS = ("secateur.json", "report.json")  # a folder that holds one of them was written here
+MARKERS = ("secateur.json", "report.json", "bench.json")  # a folder that holds one of them was written here
 FULL = {errno.ENOSPC, errno.EDQUOT}
 
 
@@ -91,6 +91,25 @@ def check_output(path: str | Path, overwrite: bool = False) -> Path:
             raise InputError(f"The output folder {given} cannot be made: {parent} is a file; name another one.")
         if not os.access(parent, os.W_OK | os.X_OK):
             raise InputError(f"The output folder {given} cannot be made: no permission to write in {parent}.")
+    return path
+
+
+def check_file(path: str | Path, overwrite: bool = False) -> Path:
+    """Whether a file could be written at `path`, before any work is done.
+
+    Raises:
+        InputError: when there is one (and it may not be replaced), or its folder cannot be written.
+    """
+    path = Path(path)
+    with _as_input_errors(path):
+        if path.is_dir():
+            raise InputError(f"The output file {path} is a folder; name a file in it.")
+        if _is_taken(path) and not overwrite:
+            raise InputError(f"The output file {path} exists already; name another one or pass --overwrite.")
+        if not path.parent.is_dir():
+            raise InputError(f"The output file {path} cannot be made: there is no folder {path.parent}; make it first.")
+        if not os.access(path.parent, os.W_OK | os.X_OK):
+            raise InputError(f"The output file {path} cannot be made: no permission to write in {path.parent}.")
     return path
 
 

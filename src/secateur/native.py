@@ -54,6 +54,11 @@ def describe() -> dict[str, Any]:
     }
 
 
+def core() -> ModuleType:
+    """The extension itself, for the sparse runtime; RuntimeError where it is absent."""
+    return _core()
+
+
 def usable(*tensors: Tensor) -> bool:
     """Whether the kernels are there and can take these: on the CPU, all floating ones float32 or all float64."""
     floating = {t.dtype for t in tensors if t.dtype != torch.bool}

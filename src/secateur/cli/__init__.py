@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from ..errors import InputError, NumericsError
 from ..heap import keep_freed_memory
-from . import compare, doctor, eval, inspect, layers, methods, prune, report, train
+from . import bench, compare, compile, doctor, eval, export, inspect, layers, methods, prune, report, train
 from .options import Parser, add_flags
 from .values import read_options
 
@@ -18,6 +18,9 @@ COMMANDS = {
     "report": report,
     "eval": eval,
     "inspect": inspect,
+    "export": export,
+    "compile": compile,
+    "bench": bench,
     "layers": layers,
     "methods": methods,
     "doctor": doctor,

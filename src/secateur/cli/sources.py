@@ -1,11 +1,13 @@
 """What the shared options name: a model, and images to calibrate and to measure on."""
 
 from collections.abc import Iterable
+from pathlib import Path
 
 import torch
 from torch import nn
 
 from .. import detection
+from ..certificate import MANIFEST, inspect
 from ..data import Batches, DataSource, calibration_batches, evaluation_batches
 from ..data.batches import in_memory as in_memory
 from ..errors import InputError
@@ -30,6 +32,15 @@ def load(options: ModelOptions, needs_weights: bool = True) -> nn.Module:
     if isinstance(options, DataOptions):
         check_task(options.task, model)
     return model.to(device)
+
+
+def saved_model(options: ModelOptions) -> nn.Module:
+    """As `load`; the zeros of a run directory are certified first."""
+    if options.checkpoint is None and options.pretrained and (Path(options.model) / MANIFEST).is_file():
+        certificate = inspect(options.model)
+        if not certificate.ok:
+            raise InputError(f"{options.model} is not what was saved: {certificate.problems[0]}")
+    return load(options)
 
 
 def calibration(options: CalibrationOptions, model: nn.Module) -> Batches:

@@ -3,5 +3,6 @@
 from .figure import save_curve
 from .page import read_results, write_report
 from .results import gather, value_text
+from .speeds import save_speeds
 
-__all__ = ["gather", "read_results", "save_curve", "value_text", "write_report"]
+__all__ = ["gather", "read_results", "save_curve", "save_speeds", "value_text", "write_report"]

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..checkpoint import separate_state
+from ..checkpoint import state_of
 from ..errors import InputError, NumericsError
 from ..files import new_folder
 from ..manifest import MANIFEST, MASKS, MODEL, is_sealed, write_manifest
@@ -117,9 +117,9 @@ def _is_whole(path: Path) -> bool:
 def _state(run: Run) -> tuple[dict[str, dict[str, Tensor]], dict[str, Any]]:
     """{file: tensors}, and what JSON holds."""
     moments, numbers = _taken_apart(run.optimizer.state_dict())
-    tensors = {MODEL: separate_state(run.model), OPTIMIZER: moments, MASKS: run.keeper.state_dict()}
+    tensors = {MODEL: state_of(run.model), OPTIMIZER: moments, MASKS: run.keeper.state_dict()}
     if run.average is not None:
-        tensors[AVERAGE] = separate_state(run.average.module)
+        tensors[AVERAGE] = state_of(run.average.module)
     for name, tensor in tensors[MODEL].items():
         if tensor.is_floating_point() and not torch.isfinite(tensor).all():
             raise NumericsError(
