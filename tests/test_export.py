@@ -209,6 +209,6 @@ def test_weights_too_large_for_one_file_are_refused(tmp_path, monkeypatch):
 def test_a_package_that_is_missing_is_asked_for(package, tmp_path, monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, package, None)
     with pytest.raises(
-        InputError, match=re.escape(f"needs {package}, which cannot be imported; pip install 'secateur[onnx]'")
+        InputError, match=re.escape(f'needs the package {package}; install it with pip install "secateur[onnx]"')
     ):
         export_onnx(small(), tmp_path / "model.onnx")

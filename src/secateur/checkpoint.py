@@ -84,7 +84,8 @@ def save(
     needed = sum(t.numel() * t.element_size() for t in state.values()) + sum(m.numel() // 8 for m in kept.values())
     with new_folder(folder, overwrite, needed) as new:
         write_tensors(state, new / MODEL, {"format": "pt"})
-        (new / MASKS).write_bytes(masks_file(kept))
+        packed, shapes = _packed(kept)
+        write_tensors(packed, new / MASKS, shapes)
         kind = write_config(model, new)
         libraries = ("secateur", "torch", "transformers" if kind == "transformers" else "timm")
         zeros, total = (sum(layer[key] for layer in layers) for key in ("zeros", "total"))
@@ -140,9 +141,14 @@ def load(folder: str | Path, model: nn.Module | None = None) -> tuple[nn.Module,
 
 def masks_file(masks: Masks) -> bytes:
     """What masks.safetensors holds: the masks, eight weights to a byte, and their shapes."""
+    packed, shapes = _packed(masks)
+    return save_tensors(packed, metadata=shapes)
+
+
+def _packed(masks: Masks) -> tuple[dict[str, torch.Tensor], dict[str, str]]:
+    """Eight weights to a byte, and what the file's header says of their shapes."""
     shapes = {name: list(mask.shape) for name, mask in masks.items()}
-    packed = {name: pack_mask(mask) for name, mask in masks.items()}
-    return save_tensors(packed, metadata={"format": "pt", "shapes": json.dumps(shapes)})
+    return {name: pack_mask(mask) for name, mask in masks.items()}, {"format": "pt", "shapes": json.dumps(shapes)}
 
 
 def load_masks(folder: str | Path) -> dict[str, torch.Tensor]:

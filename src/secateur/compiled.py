@@ -17,6 +17,7 @@ from torch import nn
 from .checkpoint import state_of
 from .errors import InputError
 from .export import compressed_state, restored_state
+from .hf_models import describes_transformers, is_transformers
 from .models import check_finite, check_fits
 from .runtime import compile_sparse
 from .runtime.container import TYPES, read_container, write_container
@@ -40,6 +41,10 @@ def save_compiled(model: nn.Module, file: str | Path, measure: bool = True) -> i
     >>> save_compiled(load_model("bundled"), "bundled.sct") > 0
     True
     """
+    if is_transformers(model):
+        raise InputError(
+            f"A compiled file holds a model of timm, and {type(model).__name__} is one of transformers; use export."
+        )
     compiled = model if isinstance(model, SparseTransformer) else compile_sparse(model, measure=measure)
     if isinstance(compiled, SparseTransformer):
         description, arrays = describe_encoder(compiled)
@@ -91,10 +96,15 @@ def _build(description: Mapping[str, Any], arrays: Mapping[str, np.ndarray], fil
     config = description.get("config")
     if not isinstance(config, dict):
         raise InputError("config should be an object.")
+    if describes_transformers(config):
+        raise InputError("config describes a model of transformers, not one of timm.")
     state = restored_state({name: torch.from_numpy(array.copy()) for name, array in arrays.items()})
     with tempfile.TemporaryDirectory(prefix="secateur-") as folder:
         (Path(folder) / CONFIG).write_bytes(json_bytes(config))
         model = build(Path(folder))
+    size = (getattr(model, "pretrained_cfg", None) or {}).get("input_size")
+    if not (isinstance(size, list | tuple) and len(size) == 3 and all(type(n) is int and 0 < n <= 4096 for n in size)):
+        raise InputError("config.pretrained_cfg.input_size is no list of three sizes.")
     check_fits(model, state, file)
     model.load_state_dict(state)
     check_finite(model)

@@ -1,22 +1,13 @@
 """Packages that only some commands need: imported on use, and asked for by name where they are missing."""
 
-from importlib import import_module
-from types import ModuleType
+import importlib.util
+from collections.abc import Mapping
 
 from .errors import InputError
 
 
-def need(package: str, purpose: str, install: str) -> ModuleType:
-    """The package; InputError that says what to install when it is not there.
-
-    Args:
-        purpose: what cannot be done without it, such as "writing ONNX".
-        install: what pip is to install, such as "secateur[onnx]".
-    """
-    try:
-        return import_module(package)
-    except ImportError as error:
-        found = f": {error}" if not isinstance(error, ModuleNotFoundError) else ""
-        raise InputError(
-            f"{purpose} needs {package}, which cannot be imported{found}; pip install '{install}'."
-        ) from None
+def require(packages: Mapping[str, str], extra: str, user: str) -> None:
+    """Raise InputError unless all of these {module: package} are installed; `extra` of secateur brings them."""
+    for module, package in packages.items():
+        if importlib.util.find_spec(module) is None:
+            raise InputError(f'{user} needs the package {package}; install it with pip install "secateur[{extra}]".')

@@ -6,7 +6,6 @@ model keeps the image processor it was loaded with as its `image_processor`.
 
 import copy
 import importlib
-import importlib.util
 import json
 import re
 from collections.abc import Iterator, Mapping
@@ -18,6 +17,7 @@ import torch
 from torch import nn
 
 from .errors import InputError
+from .extras import require
 from .hub import quick_hub
 
 CONFIG, PREPROCESSOR = "config.json", "preprocessor_config.json"
@@ -27,13 +27,6 @@ CLASSES = {  # ending of an architecture's name → the class of transformers th
     "ForImageClassificationWithTeacher": "AutoModelForImageClassification",
     "ForObjectDetection": "AutoModelForObjectDetection",
 }
-
-
-def require(packages: Mapping[str, str], extra: str, user: str) -> None:
-    """Raise InputError unless all of these {module: package} are installed; `extra` of secateur brings them."""
-    for module, package in packages.items():
-        if importlib.util.find_spec(module) is None:
-            raise InputError(f'{user} needs the package {package}; install it with pip install "secateur[{extra}]".')
 
 
 def is_transformers(model: nn.Module) -> bool:

@@ -54,6 +54,8 @@ def run(options: Options) -> int:
     from ..strict_json import json_bytes
     from .checks import check_data
 
+    if options.task != "classification":
+        raise InputError("secateur bench times classifiers; leave --task detection out.")
     runtimes, left_out = choose(options.runtimes, options.deepsparse)
     groups = _candidates(options)
     check_data(options)

@@ -6,6 +6,7 @@ secateur.load_compiled opens it. Vision transformers are stored packed and need 
 stored without their zeros and compiled when they are loaded. The outputs of the file are compared with the model's.
 """
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -40,17 +41,20 @@ def run(options: Options) -> int:
         raise InputError(f"--out is {options.out}; give a name that ends in .sct.")
     console = Console(options.json)
     model = saved_model(options)
-    size, dense = (
-        save_compiled(model, options.out, options.measure),
-        sum(tensor.nbytes for tensor in state_of(model).values()),
-    )
-    loaded = load_compiled(options.out)
-    difference = _difference(model, loaded)
-    if not difference <= TOLERANCE:
-        Path(options.out).unlink()
-        raise InputError(
-            f"{options.out} was removed: its outputs differ from the model's by {difference:.2g} of the largest output."
-        )
+    dense = sum(tensor.nbytes for tensor in state_of(model).values())
+    tried = Path(options.out).with_name(f".{Path(options.out).name}.tried")
+    try:
+        size = save_compiled(model, tried, options.measure)
+        loaded = load_compiled(tried)
+        difference = _difference(model, loaded)
+        if not difference <= TOLERANCE:
+            raise InputError(
+                f"{options.out} was not written: its outputs would differ from the model's by {difference:.2g} of the"
+                " largest output."
+            )
+        os.replace(tried, options.out)
+    finally:
+        tried.unlink(missing_ok=True)
     packed = isinstance(loaded, SparseTransformer)
     console.document(
         {"model": options.model, "path": options.out, "bytes": size, "dense_bytes": dense, "ratio": size / dense,

@@ -12,8 +12,8 @@ from .console import Console
 from .options import option
 
 HELP = "check the installation"
-PACKAGES = ("torch", "timm", "safetensors", "numpy", "rich", "jinja2", "matplotlib")
-EXTRAS = ("transformers", "faster-coco-eval")  # of models of transformers and of detection
+PACKAGES = ("torch", "timm", "safetensors", "accelerate", "numpy", "rich", "jinja2", "matplotlib")
+EXTRAS = ("transformers", "scipy", "faster-coco-eval", "onnx", "onnxscript", "onnxruntime", "lightning")
 
 
 @dataclass

@@ -21,7 +21,9 @@ HELP = "write a saved model as ONNX, or without its zeros"
 
 @dataclass
 class Options(EvaluationOptions, ModelOptions):
-    model: str = option(..., "folder that secateur wrote, timm name, hf-hub:…, local-dir:… or bundled", positional=True)
+    model: str = option(
+        ..., "folder that secateur wrote, timm name, hf-hub:…, hf:…, local-dir:… or bundled", positional=True
+    )
     onnx: str | None = option(None, "write ONNX here", metavar="FILE.onnx")
     dense: str | None = option(None, "write all weights here", metavar="FILE.safetensors")
     sparse: str | None = option(None, "write the weights without their zeros here", metavar="FILE.safetensors")

@@ -16,7 +16,7 @@ HELP = "list the layers of a model, and the options of its family"
 
 @dataclass
 class Options(LayerOptions, ModelOptions):
-    model: str = option(..., "timm name, hf-hub:…, local-dir:…, a folder, or bundled", positional=True, flag=True)
+    model: str = option(..., "timm name, hf-hub:…, hf:…, local-dir:…, a folder, or bundled", positional=True, flag=True)
     json: bool = option(False, "print one JSON document")
 
 

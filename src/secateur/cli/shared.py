@@ -83,7 +83,7 @@ class FisherOptions:
     )  # fmt: skip
     block: int | None = option(None, "B, weights that are seen together (default: as `secateur layers` says)", least=1)
     damping: float | None = option(None, "λ, added to the Fisher's diagonal (default: the method's)", least=0)
-    relative: bool = option(True, "λ in units of the Fisher's mean diagonal, or as it stands")
+    relative: bool | None = option(None, "λ in units of the Fisher's mean diagonal (as by default), or as it stands")
     samples_per_gradient: int = option(1, "images averaged into one gradient", least=1)
     memory: str | None = option(None, "what may be held in all, such as 12GiB (default: 60 % of what is free)",
                                 metavar="SIZE")  # fmt: skip
@@ -104,7 +104,7 @@ class FisherOptions:
 
     def said_of_fisher(self) -> dict:
         """The solver's options that were given."""
-        given = {"block": self.block, "damping": self.damping, "relative": None if self.relative else False}
+        given = {"block": self.block, "damping": self.damping, "relative": self.relative}
         return {name: value for name, value in given.items() if value is not None}
 
     def resources(self) -> "Resources":

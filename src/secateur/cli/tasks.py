@@ -7,7 +7,8 @@ from torch import nn
 from .. import detection
 from ..errors import InputError
 from ..evaluation import Evaluation, evaluate
-from ..hf_models import is_detector, require
+from ..extras import require
+from ..hf_models import is_detector
 from ..progress import Track
 
 DETECTION = "detection"

@@ -10,7 +10,7 @@ from torch import nn
 
 from ..batches import cut, samples_in, to_device
 from ..errors import InputError, NumericsError
-from ..hf_models import require
+from ..extras import require
 from ..modes import evaluating
 from ..progress import Track, length, silent
 from ..set_loss import losses_by_image

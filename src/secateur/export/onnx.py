@@ -18,8 +18,9 @@ from torch import Tensor, nn
 
 from ..batches import batch_inputs
 from ..errors import InputError, NumericsError, check_whole
-from ..extras import need
+from ..extras import require
 from ..files import write_atomically
+from ..hf_models import is_detector
 from ..layers import prunable_weights
 from ..models import input_shape
 from ..modes import evaluating
@@ -27,7 +28,6 @@ from .sparse_onnx import arrays_of, with_sparse_weights
 
 OPSET = 18  # what torch's exporter writes without converting
 LIMIT = 2**31 - 2**20  # bytes of one protobuf message
-INSTALL = "secateur[onnx]"
 
 
 @dataclass(frozen=True)
@@ -77,8 +77,7 @@ def export_onnx(
     True
     """
     _check(model, opset)
-    for package in ("onnx", "onnxscript", "onnxruntime"):
-        need(package, "Writing ONNX", INSTALL)
+    require({name: name for name in ("onnx", "onnxscript", "onnxruntime")}, "onnx", "Writing ONNX")
     with evaluating(model), torch.inference_mode(False), torch.no_grad():
         traced = _trace(model, opset)
         found = next(entry.version for entry in traced.opset_import if not entry.domain)
@@ -98,6 +97,10 @@ def export_onnx(
 
 def _check(model: nn.Module, opset: int) -> None:
     check_whole(opset=opset)
+    if is_detector(model):
+        raise InputError(
+            f"A {type(model).__name__} finds boxes, and ONNX is written for classifiers; write it dense or sparse."
+        )
     state = list(model.state_dict().values())
     if any(tensor.device.type != "cpu" for tensor in state):
         raise InputError("The model is not on the CPU, where ONNX is written and checked; move it with model.cpu().")

@@ -1,11 +1,10 @@
 """The journal of a run for those who watch it elsewhere: TensorBoard, Weights & Biases."""
 
-import importlib.util
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from ..errors import InputError
+from ..extras import require
 from .journal import Entry, Listener
 from .recipe import Recipe
 from .recipe_file import plain
@@ -15,7 +14,7 @@ SHOWN = ("loss", "learning_rate", "sparsity", "top1", "eval_loss")
 
 def tensorboard(folder: Path, step: int) -> Listener:
     """Writes below `folder`; what was written there for `step` and later is forgotten."""
-    _check_installed("tensorboard")
+    require({"tensorboard": "tensorboard"}, "trackers", "--tensorboard")
     from torch.utils.tensorboard import SummaryWriter
 
     writer = SummaryWriter(str(folder), purge_step=step)
@@ -30,7 +29,7 @@ def tensorboard(folder: Path, step: int) -> Listener:
 
 def wandb(project: str, recipe: Recipe) -> Listener:
     """Logs to a project of Weights & Biases."""
-    _check_installed("wandb")
+    require({"wandb": "wandb"}, "trackers", "--wandb")
     import wandb as package
 
     run = package.init(project=project, config=plain(recipe))
@@ -43,8 +42,3 @@ def wandb(project: str, recipe: Recipe) -> Listener:
 
 def _values(entry: Entry) -> dict[str, Any]:
     return {name: value for name, value in asdict(entry).items() if name in SHOWN and value is not None}
-
-
-def _check_installed(package: str) -> None:
-    if importlib.util.find_spec(package) is None:
-        raise InputError(f"--{package} needs the package {package}; install it with pip install {package}.")
