@@ -19,13 +19,13 @@ demo: $(READY)
 demo-all: $(READY)
 	$(BIN)/secateur compare --model bundled --out $(DEMO) --overwrite
 
-## test: the ordinary tests
+## test: the ordinary tests, on all cores
 test: $(READY)
-	$(BIN)/python -m pytest -q
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n auto --dist worksteal
 
 ## test-all: these and the slow ones
 test-all: $(READY)
-	$(BIN)/python -m pytest -q -m ""
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n auto --dist worksteal -m ""
 
 ## check: lint, format, types
 check: $(READY)

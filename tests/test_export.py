@@ -212,3 +212,14 @@ def test_a_package_that_is_missing_is_asked_for(package, tmp_path, monkeypatch):
         InputError, match=re.escape(f'needs the package {package}; install it with pip install "secateur[onnx]"')
     ):
         export_onnx(small(), tmp_path / "model.onnx")
+
+
+def test_a_normalisation_that_takes_channels_along_does_not_count_as_lost_zeros(tmp_path):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.Flatten(), nn.LazyLinear(2)).eval()
+    model(torch.randn(1, 3, 6, 6))
+    with torch.no_grad():
+        model[0].weight[:, 0] = 0.0
+        model[1].weight[1] = 0.0
+    model.pretrained_cfg = {"input_size": (3, 6, 6)}
+    assert export_onnx(model, tmp_path / "model.onnx").zeros == 36

@@ -106,6 +106,9 @@ def _random_model(name: str, sparsity: float, seed: int) -> nn.Module:
     for weight in select_layers(model).values():
         zeros = torch.randperm(weight.size)[: round(sparsity * weight.size)]
         weight.parameter.data.view(-1)[zeros] = 0.0
+    for module in model.modules():
+        if isinstance(module, nn.BatchNorm2d):
+            nn.init.ones_(module.weight)  # timm starts some at 0, which would take a whole branch out of the graph
     return model
 
 
