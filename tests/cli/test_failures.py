@@ -312,7 +312,10 @@ def test_a_signal_in_the_middle_of_the_work_stops_the_program_cleanly(grey, tmp_
         time.sleep(0.1)
     for number, program in programs.items():
         os.killpg(program.pid, number)
-        out, err = program.communicate(timeout=60)
+        try:
+            out, err = program.communicate(timeout=60)
+        finally:
+            program.kill()
         assert (program.returncode, out) == (2, "")
         assert err.splitlines()[-1] == "secateur: stopped before the end; nothing half-written is left."
     assert not list(tmp_path.iterdir())
