@@ -2,14 +2,17 @@
 
 import pytest
 import torch
-from small import a_model, a_recipe, trained
+from small import a_model, a_recipe, a_run, trained
 from test_resume import Stop
 
 from secateur.checkpoint import load_masks
 from secateur.errors import InputError
+from secateur.layers import prunable_weights
+from secateur.training.changes import change_masks_
 from secateur.training.journal import read_journal
 from secateur.training.recipe_file import parse_recipe
 from secateur.training.rigl import erdos_renyi_groups
+from secateur.training.timeline import Event
 
 ACDC = (
     "gradual=",
@@ -33,8 +36,6 @@ def test_ac_dc_lifts_its_masks_and_ends_with_the_zeros_asked_for(tiny, tmp_path)
             weights = run_weights(tmp_path / "run", listener)
             zeros[entry.step] = sum(int((w == 0).sum()) for w in weights)
 
-    from small import a_run
-
     from secateur.training.loop import train_
     from secateur.training.resume import start_
 
@@ -56,8 +57,6 @@ def test_rigl_keeps_the_zeros_of_each_layer_while_they_move(tiny, tmp_path):
     def listener(entry):
         if entry.kind == "train":
             masks.append({name: mask.clone() for name, mask in runs[0].keeper.masks.items()})
-
-    from small import a_run
 
     from secateur.training.loop import train_
     from secateur.training.resume import start_
@@ -85,6 +84,23 @@ def test_a_rival_that_was_interrupted_goes_on_to_the_same_bits(changes, step, ti
     again = trained(a_recipe(tiny, *changes), tmp_path / "run")
     own, other = (run.model.state_dict() for run in (again, whole))
     assert all(torch.equal(own[name], other[name]) for name in own)
+
+
+def test_random_growth_follows_from_the_seed_and_the_step(tiny, tmp_path):
+    def grown(seed, step):
+        run = a_run(a_recipe(tiny, *RIGL, "rigl.growth=random", f"seed={seed}"), tmp_path / f"{seed}-{step}")
+        weights = prunable_weights(run.model)
+        masks = {name: torch.arange(mask.numel()).view(mask.shape) % 2 == 0 for name, mask in run.keeper.masks.items()}
+        run.keeper.set_masks_(masks)
+        with torch.no_grad():
+            for name in masks:  # the same weights leave, whatever the seed
+                parameter = weights[name].parameter
+                parameter.copy_(torch.arange(1.0, 1 + parameter.numel()).view(parameter.shape) * masks[name])
+        change_masks_(run, Event(step, "move"), next(run.feed.batches(0, 1)))
+        return torch.cat([mask.flatten() for mask in run.keeper.masks.values()])
+
+    assert torch.equal(grown(0, 3), grown(0, 3))
+    assert not torch.equal(grown(0, 3), grown(1, 3)) and not torch.equal(grown(0, 3), grown(0, 6))
 
 
 REFUSED = {

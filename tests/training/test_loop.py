@@ -4,10 +4,12 @@ import itertools
 import pytest
 import timm
 import torch
+from detectors import detr
 from safetensors.torch import load_file
 from small import a_model, a_recipe, a_run, trained
 
 import secateur
+from secateur.certificate import inspect_all
 from secateur.checkpoint import load_masks
 from secateur.errors import InputError, NumericsError
 from secateur.manifest import read_manifest
@@ -49,6 +51,11 @@ def test_every_sparsity_is_reached_exactly_and_its_model_opens_in_plain_timm(fin
     top1 = secateur.evaluate(model, run.held).top1
     assert read_manifest(folder)["run"]["evaluation"]["top1"] == pytest.approx(top1)
     assert secateur.inspect(folder).ok
+
+
+def test_every_model_of_a_run_is_certified_and_nothing_else_is(finished):
+    found = inspect_all(finished[1])
+    assert list(found) == ["0.5", "0.75", "0.9"] and all(certificate.ok for certificate in found.values())
 
 
 def test_the_journal_tells_the_drop_at_every_pruning_step_and_the_rate_of_every_line(finished):
@@ -112,6 +119,18 @@ def test_fine_tuning_a_sparse_model_keeps_its_zeros(finished, tmp_path):
     before, after = load_masks(finished[1] / "0.75"), load_masks(tmp_path / "run" / "final")
     assert all(torch.equal(before[name], after[name]) for name in before)
     assert zeros_of(run.model, before) == sum(int((~mask).sum()) for mask in before.values())
+
+
+def test_fine_tuning_keeps_the_patterns_of_the_folder_it_starts_from(tmp_path):
+    model = timm.create_model(f"local-dir:{a_model(tmp_path / 'odd', embed_dim=18)}", pretrained=True)
+    secateur.save(model, secateur.prune_(model, None, "magnitude", "1:4"), tmp_path / "1-4")
+    trained(a_recipe(f"local-dir:{tmp_path / '1-4'}", "gradual=", "epochs=1"), tmp_path / "run")
+    before, after = (
+        [(row["name"], row["pattern"], row.get("left_out")) for row in read_manifest(folder)["layers"]]
+        for folder in (tmp_path / "1-4", tmp_path / "run" / "final")
+    )
+    assert before == after
+    assert {pattern for _, pattern, _ in after} == {"1:4", "unstructured"} and any(reason for *_, reason in after)
 
 
 # --- an optimizer step ------------------------------------------------------------------------------------------------
@@ -223,6 +242,12 @@ def test_a_model_of_another_size_needs_images_of_its_own(tmp_path):
 def test_a_model_without_stochastic_depth_says_so(tmp_path):
     with pytest.raises(InputError, match="vgg11 has no stochastic depth; set its rate, drop_path, to 0"):
         a_run(a_recipe("vgg11", "pretrained=false"), tmp_path / "run")
+
+
+def test_a_detector_is_refused(tmp_path):
+    secateur.save(detr(), {}, tmp_path / "detr")
+    with pytest.raises(InputError, match="detr finds objects; secateur train is for classifiers"):
+        a_run(a_recipe(tmp_path / "detr", "augmentation.drop_path=0"), tmp_path / "run")
 
 
 # --- what goes wrong --------------------------------------------------------------------------------------------------

@@ -103,7 +103,11 @@ MISTAKES = {
     "targets that fall": (changed("0.75", "0.4"), r"line 9: The sparsities must rise: 0\.4 follows 0\.5"),
     "a percentage": (changed("0.75", "75"), r"line 9: The sparsity 75 is no fraction; did you mean 0\.75"),
     "a sparsity beyond all": (changed("0.75", "175"), "line 9: The sparsity 175 is no fraction; give"),
-    "a pattern that is none": (changed("0.75", "2:x"), "line 9: '2:x' is no sparsity"),
+    "a pattern that is none": (changed("0.75", "2:x"), "line 9: '2:x' is no pattern N:M"),
+    "a pattern the wrong way round": (changed("0.75", "4:2"), "line 9: .* did you mean 2:4"),
+    "a pattern that falls": (changed("0.75", "3:4"), "line 9: The sparsities must rise: 3:4 follows 0.5"),
+    "a fraction below the pattern before":
+        (changed("[0.5, 0.75]", "[1:4, 0.6]"), "line 9: The sparsities must rise: 0.6 follows 1:4"),
     "more pruning steps than fit":
         (changed("every: 2", "every: 6"), "line 8: 2 pruning steps, one every 6 epochs from 0 on, do not fit into 6"),
     "a warm-up longer than the run":

@@ -1,6 +1,7 @@
 import pytest
 import timm
 import torch
+from detectors import vit
 from small import a_recipe
 
 from secateur.errors import InputError
@@ -94,3 +95,8 @@ def test_a_trial_takes_more_images_until_it_is_long_enough():
     assert seconds_per_image(model, 64, lambda: next(times)) == pytest.approx(0.6 / 4)
     times = iter([0, 0.1, 0, 0.2])
     assert seconds_per_image(model, 2, lambda: next(times)) == pytest.approx(0.1)
+
+
+def test_a_model_of_transformers_is_tried_too():
+    times = iter([0, 0.6])
+    assert seconds_per_image(vit(), 64, lambda: next(times)) == pytest.approx(0.6)

@@ -14,7 +14,7 @@ HELP = "certify the zeros of a saved model"
 
 @dataclass
 class Options:
-    folder: str = option(..., "folder that `secateur prune` or `secateur compare` wrote", positional=True)
+    folder: str = option(..., "folder that `secateur prune`, `compare` or `train` wrote", positional=True)
     json: bool = option(False, "print one JSON document")
 
 

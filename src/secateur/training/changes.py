@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -55,7 +56,9 @@ def _move_(run: Run, event: Event, batch: list[Batch]) -> None:
     weights = _weights(run)
     gradients: dict[str, Tensor | None] = {name: weight.grad for name, weight in weights.items()}
     if schedule.growth == "random":
-        gradients = dict(random_scores({name: weight.shape for name, weight in weights.items()}, event.step))
+        seed = int(np.random.SeedSequence([run.recipe.seed, event.step, 3]).generate_state(1)[0])
+        scores = random_scores({name: weight.shape for name, weight in weights.items()}, seed)
+        gradients = {name: score.to(weights[name].device) for name, score in scores.items()}
     fraction = schedule.fraction_at(event.step)
     _keep_(run, updated_masks(weights, gradients, run.keeper.masks, fraction))
     run.stepper.zero_grad()

@@ -1,9 +1,9 @@
 """What a value of a recipe must be; a mistake names its key, so that the line of the file can be named."""
 
-import re
 from itertools import pairwise
 
 from ..errors import InputError
+from ..patterns import read_pattern
 
 Target = float | str  # a fraction of zeros, or a pattern such as "2:4"
 
@@ -28,15 +28,21 @@ def check_choice(owner: object, key: str, choices: tuple[str, ...]) -> None:
 
 
 def check_rising(key: str, targets: tuple[Target, ...]) -> None:
-    """Fractions from 0 to 1 that rise; patterns such as 2:4 are taken as they stand."""
-    for target in targets:
-        if isinstance(target, str):
-            if not re.fullmatch(r"[1-9]\d*:[1-9]\d*", target):
-                raise Refused(key, f"{target!r} is no sparsity; give a fraction of zeros, or a pattern such as 2:4.")
-        elif not 0 <= target <= 1:
-            hint = f"; did you mean {target / 100:g}?" if 1 < target <= 100 else "; give fractions from 0 to 1."
-            raise Refused(key, f"The sparsity {target:g} is no fraction{hint}")
-    fractions = [t for t in targets if not isinstance(t, str)]
-    for before, after in pairwise(fractions):
-        if after <= before:
-            raise Refused(key, f"The sparsities must rise: {after:g} follows {before:g}.")
+    """Fractions from 0 to 1 that rise, and patterns such as 2:4, which may repeat a sparsity but not fall below it."""
+    for before, after in pairwise([(target, _fraction(key, target)) for target in targets]):
+        repeated = after[1] == before[1] and not isinstance(before[0], str) and not isinstance(after[0], str)
+        if after[1] < before[1] or repeated:
+            raise Refused(key, f"The sparsities must rise: {after[0]} follows {before[0]}.")
+
+
+def _fraction(key: str, target: Target) -> float:
+    """The zeros that a target asks for, of a layer that can take it."""
+    if isinstance(target, str):
+        try:
+            return read_pattern(target).sparsity
+        except InputError as error:
+            raise Refused(key, str(error)) from None
+    if not 0 <= target <= 1:
+        hint = f"; did you mean {target / 100:g}?" if 1 < target <= 100 else "; give fractions from 0 to 1."
+        raise Refused(key, f"The sparsity {target:g} is no fraction{hint}")
+    return target

@@ -22,6 +22,7 @@ def seconds_per_image(model: nn.Module, most: int, clock: Callable[[], float] = 
         batch = torch.randn(images, *input_shape(model), device=device)
         start = clock()
         outputs = model(batch)
+        outputs = getattr(outputs, "logits", outputs)  # transformers
         F.cross_entropy(outputs, outputs.detach().argmax(1)).backward()
         if device.type == "cuda":
             torch.cuda.synchronize(device)

@@ -7,6 +7,7 @@ and all end with the same masks and weights.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -17,7 +18,8 @@ from ..batchnorm import batch_norms
 from ..comparison import contender, fitted
 from ..distributed import Processes
 from ..layers import select_layers
-from ..patterns import NM
+from ..manifest import MANIFEST, read_manifest
+from ..patterns import NM, UNSTRUCTURED, read_pattern
 from ..progress import Track, silent
 from ..prune import PruneResult, prune_
 from ..sparsity import read_sparsity
@@ -68,7 +70,9 @@ class Kept:
 
 
 def kept_at(model: nn.Module, recipe: Recipe, masks: Masks, target: Target | None) -> Kept:
-    """What a model is written with, after a pruning step to `target`."""
+    """What a model is written with after a pruning step to `target`; fine-tuning keeps the patterns it started with."""
+    if recipe.gradual is None and recipe.acdc is None and recipe.rigl is None:
+        return _kept_as_before(recipe, masks)
     if recipe.gradual is None or target is None:
         return Kept(masks, {}, {})
     weights = select_layers(model, list(recipe.layers) or None)
@@ -76,6 +80,17 @@ def kept_at(model: nn.Module, recipe: Recipe, masks: Masks, target: Target | Non
     allocation = contender(recipe.gradual.method).allocation
     groups = groups_for(weights, keep, read_sparsity(target), allocation)
     return Kept(masks, patterns_of(groups), left_out(groups))
+
+
+def _kept_as_before(recipe: Recipe, masks: Masks) -> Kept:
+    """With what the manifest says of each layer, where the run starts from a folder that has one."""
+    folder = Path(recipe.model.removeprefix("local-dir:"))
+    if not recipe.pretrained or not (folder / MANIFEST).is_file():
+        return Kept(masks, {}, {})
+    rows = read_manifest(folder)["layers"]
+    named = {row["name"]: row["pattern"] for row in rows if row.get("pattern", UNSTRUCTURED) != UNSTRUCTURED}
+    reasons = {row["name"]: row["left_out"] for row in rows if row.get("left_out")}
+    return Kept(masks, {name: read_pattern(text, f" of {name}") for name, text in named.items()}, reasons)
 
 
 @torch.no_grad()

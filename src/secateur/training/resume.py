@@ -25,7 +25,7 @@ from .recipe import Recipe
 from .recipe_file import plain, write_recipe
 from .run import Run
 
-FOLDER, RECIPE = "checkpoints", "recipe.yaml"
+FOLDER, RECIPE = "resume", "recipe.yaml"
 OPTIMIZER, AVERAGE = "optimizer.safetensors", "average.safetensors"
 PLAIN = (bool, int, float, str)
 FREE = ("about", "checkpoints", "data.workers")  # what another value of changes no bit

@@ -19,6 +19,7 @@ from ..data import DataSource, evaluation_batches
 from ..data.batches import ListedBatches, in_memory
 from ..distributed import Processes, joined_processes
 from ..errors import InputError, nearest
+from ..hf_models import is_detector
 from ..layers import select_layers
 from ..manifest import MASKS
 from ..models import class_count, input_shape, load_model
@@ -128,10 +129,17 @@ def source_of(recipe: Recipe) -> DataSource:
 
 
 def starting_model(recipe: Recipe, pretrained: bool | None = None) -> nn.Module:
-    """The model that training starts from."""
+    """The model that training starts from.
+
+    Raises:
+        InputError: when it is no classifier.
+    """
     wanted = recipe.pretrained if pretrained is None else pretrained
     torch.manual_seed(recipe.seed)  # where weights are random
-    return load_model(recipe.model, wanted, None, recipe.num_classes, recipe.augmentation.drop_path)
+    model = load_model(recipe.model, wanted, None, recipe.num_classes, recipe.augmentation.drop_path)
+    if is_detector(model):
+        raise InputError(f"{recipe.model} finds objects; secateur train is for classifiers.")
+    return model
 
 
 def starting_masks(recipe: Recipe, model: nn.Module) -> Masks:
