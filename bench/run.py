@@ -15,6 +15,8 @@ from rich.console import Console
 from rich.table import Table
 from timing import machine
 
+from secateur.heap import keep_freed_memory
+
 RESULTS = Path(__file__).parent / "results"
 
 
@@ -33,6 +35,7 @@ MEASURES: dict[str, Callable[[], list]] = {
 
 def main() -> None:
     """All measures, or those that the command line names; each is written as soon as it is there."""
+    keep_freed_memory()  # as the command does
     file = RESULTS / "kernels.json"
     found = json.loads(file.read_text()) if file.is_file() else {}
     for name in sys.argv[1:] or MEASURES:
