@@ -190,7 +190,7 @@ def test_without_a_network_the_answer_is_one_sentence_and_quick(offline, name):
         InputError, match=r"weights of .*resnet18.* cannot be had .*; give a checkpoint or a model folder"
     ):
         load_model(name)
-    assert time.perf_counter() - start < 5 and not constants.HF_HUB_OFFLINE
+    assert time.perf_counter() - start < 20 and not constants.HF_HUB_OFFLINE
 
 
 def test_an_architecture_without_weights_says_so(offline):

@@ -10,7 +10,7 @@ from secateur.errors import InputError
 from secateur.report import read_results, save_curve, write_report
 from secateur.report.charts import accuracy_chart, cut_below, nice_ticks, spread_labels
 from secateur.report.page import result_table
-from secateur.report.results import Value, gather
+from secateur.report.results import METRICS, Value, gather
 
 SPARSITIES = (0.5, 0.75, 0.85, 0.9, 0.95, 0.97)
 TOP1 = {
@@ -294,7 +294,7 @@ def test_a_pattern_is_a_series_of_its_own_at_the_sparsity_it_has(tmp_path):
     assert all(len(point.rows) == 2 for s in series.values() for point in s.points)
     page = Reader(page_of(patterned(), tmp_path))
     assert all(text in page.text for text in ("CAP (global, 2:4)", "Magnitude (4:8)", "2:4"))
-    rows = [row for group in result_table(gather(patterned()), 93.4) for row in group]
+    rows = [row for group in result_table(gather(patterned()), 93.4, METRICS["top1"]) for row in group]
     asked = [row["sparsity"] for row in rows if row["series"].label.startswith("CAP (global")]
     assert sorted(asked)[:3] == ["1:4", "2:4", "4:8"] and len(asked) == len(SPARSITIES) + 3
 

@@ -1,7 +1,8 @@
 """The two kinds of failure a user can meet; the command line prints either as one sentence and exits with 2."""
 
 import difflib
-from collections.abc import Iterable
+import importlib.util
+from collections.abc import Iterable, Mapping
 from numbers import Integral
 
 
@@ -31,3 +32,10 @@ def check_fraction(**named: object) -> None:
     for name, number in named.items():
         if not isinstance(number, int | float) or isinstance(number, bool) or not 0 <= number <= 1:
             raise InputError(f"{name} is {number!r}; give a number from 0 to 1.")
+
+
+def require(packages: Mapping[str, str], extra: str, user: str) -> None:
+    """Raise InputError unless all of these {module: package} are installed; `extra` of secateur brings them."""
+    for module, package in packages.items():
+        if importlib.util.find_spec(module) is None:
+            raise InputError(f'{user} needs the package {package}; install it with pip install "secateur[{extra}]".')

@@ -16,8 +16,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from .errors import InputError
-from .extras import require
+from .errors import InputError, require
 from .hub import quick_hub
 
 CONFIG, PREPROCESSOR = "config.json", "preprocessor_config.json"

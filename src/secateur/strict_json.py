@@ -21,8 +21,8 @@ def json_bytes(value: Any) -> bytes:
     return (json.dumps(_plain(value), indent=2, ensure_ascii=False, allow_nan=False) + "\n").encode()
 
 
-def read_json(path: str | Path, limit: int = JSON_LIMIT) -> dict[str, Any]:
-    """The object in a JSON file of at most `limit` bytes that may come from anywhere.
+def read_json(path: str | Path, limit: int | None = None) -> dict[str, Any]:
+    """The object in a JSON file of at most `limit` bytes (JSON_LIMIT where none is given) that may come from anywhere.
 
     Raises:
         InputError: when the file is missing, too large, or holds no strict JSON object.
@@ -30,8 +30,9 @@ def read_json(path: str | Path, limit: int = JSON_LIMIT) -> dict[str, Any]:
     path = Path(path)
     if not path.is_file():
         raise InputError(f"{path} does not exist.")
-    if path.stat().st_size > limit:
-        raise InputError(f"{path} is larger than {readable(limit)}: too large to be ours.")
+    most = JSON_LIMIT if limit is None else limit
+    if path.stat().st_size > most:
+        raise InputError(f"{path} is larger than {readable(most)}: too large to be ours.")
     try:
         value = json.loads(path.read_bytes().decode(), parse_constant=_refuse_constant)
     except (ValueError, RecursionError) as error:

@@ -15,6 +15,12 @@ COLOUR = {"img_size": 16, "patch_size": 8, "embed_dim": 16, "depth": 1, "num_hea
 SMALL = ["--samples", "32", "--eval-samples", "20", "--block", "16"]
 
 
+@pytest.fixture(autouse=True)
+def _wide(monkeypatch):
+    """Tables of one width, whatever terminal the tests are started from."""
+    monkeypatch.setenv("COLUMNS", "160")
+
+
 @pytest.fixture
 def call(capsys):
     """Run one command here; what it returned, and what stood on its two outputs."""

@@ -161,9 +161,7 @@ def test_the_journal_is_logged_for_tensorboard(grey, call, tmp_path):
 
 @pytest.mark.parametrize(("flags", "package"), [(["--tensorboard"], "tensorboard"), (["--wandb", "mine"], "wandb")])
 def test_a_tracker_that_is_not_installed_is_told_before_training(flags, package, grey, call, tmp_path, monkeypatch):
-    from secateur.training import trackers
-
-    monkeypatch.setattr(trackers.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     done = call(
         "train", "bundled-gradual", "--model", grey, "--out", tmp_path / "run", "--device", "cpu", *flags, *SHORT
     )

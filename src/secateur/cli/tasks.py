@@ -5,9 +5,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from torch import nn
 
 from .. import detection
-from ..errors import InputError
+from ..errors import InputError, require
 from ..evaluation import Evaluation, evaluate
-from ..extras import require
 from ..hf_models import is_detector
 from ..progress import Track
 

@@ -9,8 +9,7 @@ import torch
 from torch import nn
 
 from ..batches import cut, samples_in, to_device
-from ..errors import InputError, NumericsError
-from ..extras import require
+from ..errors import InputError, NumericsError, require
 from ..modes import evaluating
 from ..progress import Track, length, silent
 from ..set_loss import losses_by_image

@@ -17,8 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from ..batches import batch_inputs
-from ..errors import InputError, NumericsError, check_whole
-from ..extras import require
+from ..errors import InputError, NumericsError, check_whole, require
 from ..files import write_atomically
 from ..hf_models import is_detector
 from ..layers import prunable_weights

@@ -54,11 +54,6 @@ def compile_sparse(model: nn.Module, example: Tensor | None = None, measure: boo
         return own
     images = (_example(own) if example is None else example.detach())[:_BATCH]
     outputs = own(images)
-    if not isinstance(outputs, Tensor):
-        raise InputError(
-            f"{type(model).__name__} gives a {type(outputs).__name__}, not one tensor; wrap it in a module that returns"
-            " its logits."
-        )
     graph = _graph(own, images)
     compiled = own if graph is None else _compile_chains(graph, images, measure)
     compiled = _in_parts(_compile_modules(compiled, images, measure), images, measure)

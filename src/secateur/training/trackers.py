@@ -4,7 +4,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from ..extras import require
+from ..errors import require
 from .journal import Entry, Listener
 from .recipe import Recipe
 from .recipe_file import plain
